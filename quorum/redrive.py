@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 FIRST_ROUND = 16
 """Messages of the first round, which may be large."""
@@ -58,8 +58,11 @@ def moved_back(history: str, queue: str, time_ms: int) -> str:
         return history
     if not isinstance(found, list) or not found or not all(isinstance(each, dict) for each in found):
         return history
-    before = [each for each in found if (each.get("queue"), each.get("reason")) == (queue, REDRIVEN)]
-    others = [each for each in found if each not in before]
+    before: list[dict[str, Any]] = []
+    others: list[dict[str, Any]] = []
+    for each in found:
+        is_before = (each.get("queue"), each.get("reason")) == (queue, REDRIVEN)
+        (before if is_before else others).append(each)
     counts = [each["count"] for each in before if isinstance(each.get("count"), int)]
     made = {"queue": queue, "reason": REDRIVEN, "count": 1 + sum(counts), "time": time_ms}
     try:

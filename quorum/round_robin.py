@@ -24,11 +24,11 @@ class RoundRobin(Generic[T]):
         return bool(self._waiting)
 
     def add(self, owner: Hashable, item: T) -> None:
-        """Adds an item behind the owner's others. An owner without items has the last turn."""
+        """Add an item behind the owner's others. An owner without items has the last turn."""
         self._waiting.setdefault(owner, {})[item] = None
 
     def take(self) -> T:
-        """Removes and returns the oldest item of the owner whose turn it is, whose next turn is the last one."""
+        """Remove and return the oldest item of the owner whose turn it is, whose next turn is the last one."""
         owner = next(iter(self._waiting))
         items = self._waiting.pop(owner)
         item = next(iter(items))
@@ -38,7 +38,7 @@ class RoundRobin(Generic[T]):
         return item
 
     def remove(self, owner: Hashable, item: T) -> None:
-        """Removes an item, if it is there."""
+        """Remove an item, if it is there."""
         items = self._waiting.get(owner)
         if items is not None:
             items.pop(item, None)

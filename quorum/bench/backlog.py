@@ -107,12 +107,14 @@ def run(plan: Plan, note: Note) -> BacklogResult:
         with LocalCluster(Path(directory), members=plan.members) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
             time.sleep(SETTLE_S)
-            before = [resident_mb(pid) for pid in cluster.pids]
-            disk_before = [directory_bytes(cluster.directory / name) for name in cluster.names]
+            before = [resident_mb(pid) for pid in cluster.processes.pids]
+            disk_before = [directory_bytes(cluster.files.directory / name) for name in cluster.names]
             start, tallies, loads = asyncio.run(_publish(plan, places, cluster.url, note))
             time.sleep(SETTLE_S)
-            added = tuple(resident_mb(pid) - size for pid, size in zip(cluster.pids, before, strict=True))
-            disk_after = [directory_bytes(cluster.directory / name) for name in cluster.names]
+            added = tuple(
+                resident_mb(pid) - size for pid, size in zip(cluster.processes.pids, before, strict=True)
+            )
+            disk_after = [directory_bytes(cluster.files.directory / name) for name in cluster.names]
             disk = max(after - size for after, size in zip(disk_after, disk_before, strict=True))
             note(f"members have added {', '.join(f'{size:.1f} MB' for size in added)}")
             restart_s = _restart(cluster, note)
@@ -207,4 +209,6 @@ def _restart(cluster: LocalCluster, note: Note) -> float:
             ):
                 return time.monotonic() - began
         time.sleep(RESTART_POLL_S)
-    raise BenchFailed(f"{name} did not serve within {RESTART_LIMIT_S:g} s:\n{cluster.last_output(name)}")
+    raise BenchFailed(
+        f"{name} did not serve within {RESTART_LIMIT_S:g} s:\n{cluster.processes.last_output(name)}"
+    )

@@ -356,4 +356,4 @@ def run(plan: Plan, note: Note) -> Result:
         note(f"starting {plan.members} members")
         with LocalCluster(Path(directory), members=plan.members, secured=plan.secured) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
-            return asyncio.run(measure(plan, places, cluster.pids, note))
+            return asyncio.run(measure(plan, places, cluster.processes.pids, note))

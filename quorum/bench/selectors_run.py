@@ -149,4 +149,6 @@ def run(plan: Plan, note: Note, *, alone: bool) -> SelectorsResult:
 
 async def _through(cluster: LocalCluster, plan: Plan, sizes: ClusterSizes, note: Note) -> ClusterResult:
     places = await prepare(plan, cluster.url)
-    return await selectors_cluster.measure(plan, sizes, places, cluster.url, list(cluster.pids), note)
+    return await selectors_cluster.measure(
+        plan, sizes, places, cluster.url, list(cluster.processes.pids), note
+    )

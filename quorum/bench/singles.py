@@ -168,7 +168,7 @@ def run(plan: Plan, note: Note) -> SinglesResult:
         with LocalCluster(Path(directory), members=plan.members, secured=plan.secured) as cluster:
             places = asyncio.run(prepare(plan, cluster.url))
             others = asyncio.run(declare_others(cluster.url, plan.groups)) if plan.groups > 1 else ()
-            return asyncio.run(measure(plan, places, cluster.pids, note, others))
+            return asyncio.run(measure(plan, places, cluster.processes.pids, note, others))
 
 
 def table(result: SinglesResult) -> Table:

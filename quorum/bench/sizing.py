@@ -114,7 +114,7 @@ async def _measure(made: SizingResult, cluster: LocalCluster, leader: str, note:
         idle, figures["idle_cpu_percent"] = await _idle(cluster, sizes)
         figures["member_mb"] = round(max(idle.resident_mb), 1)
         figures["member_descriptors"] = max(idle.descriptors)
-        disk = max(directory_bytes(cluster.directory / name) for name in cluster.names)
+        disk = max(directory_bytes(cluster.files.directory / name) for name in cluster.names)
         figures["member_disk_mb"] = round(disk / 1e6, 1)
 
         note(f"publishing {sizes.messages:,} messages, and {sizes.messages // 10:,} one by one")
@@ -217,7 +217,7 @@ async def _idle(cluster: LocalCluster, sizes: Sizes) -> tuple[Reading, float]:
 
 
 def reading(cluster: LocalCluster) -> Reading:
-    pids = cluster.pids
+    pids = cluster.processes.pids
     return Reading(
         tuple(resident_mb(pid) for pid in pids),
         tuple(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids),

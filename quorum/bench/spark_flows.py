@@ -134,9 +134,9 @@ class _Flows:
 
     def _counted(self, name: str, work: Callable[[], list[float]]) -> list[float]:
         self._note(f"{name}: {self._plan.backlog:,} rows")
-        before = self._cluster.cpu_seconds()
+        before = self._cluster.processes.cpu_seconds()
         found = work()
-        self._cpu[name] = self._cluster.cpu_seconds() - before
+        self._cpu[name] = self._cluster.processes.cpu_seconds() - before
         return found
 
     def _source(self, condition: str = "TRUE") -> DataFrame:

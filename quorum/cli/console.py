@@ -329,10 +329,15 @@ def pairs(given: Iterable[str] | None, what: str) -> dict[str, FieldValue]:
 def scalar(text: str) -> FieldValue:
     """Parse true, 12, 1.5 and "quoted" as JSON; everything else is text."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str) else text
+
+
+def _refuse(word: str) -> None:
+    """For NaN, Infinity and -Infinity, which Python reads and JSON does not have."""
+    raise ValueError(f"{word} is no JSON")
 
 
 def filter_argument(

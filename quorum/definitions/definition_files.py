@@ -104,11 +104,10 @@ class Node:
         return self.value
 
     def integer(self, lowest: int = INT64_MIN, highest: int = INT64_MAX) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int):
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
             raise self.wrong(f"an integer, {lowest}..{highest}")
-        if not lowest <= self.value <= highest:
-            raise self.wrong(f"an integer, {lowest}..{highest}")
-        return self.value
+        return value
 
     def scalar(self) -> FieldValue:
         """A boolean, number or text."""

@@ -102,7 +102,7 @@ def run(full: bool = False, directory: Path | None = None) -> int:
         shutil.rmtree(kept.parent)
         raise
     if status == 0:
-        LocalCluster.open(kept).remove()
+        LocalCluster.open(kept).files.remove()
         kept.parent.rmdir()
     else:
         console.print(f"the members' output and data are kept in {kept}")
@@ -246,7 +246,7 @@ async def _kill_and_restart(cluster: LocalCluster, course: Course, show: Show) -
     await course.kill_due.wait()
     leader = None
     while leader is None:
-        leader = await asyncio.to_thread(cluster.leader_of_queue, QUEUE)
+        leader = await asyncio.to_thread(cluster.calls.leader_of_queue, QUEUE)
     await asyncio.to_thread(cluster.kill, leader)
     course.killed = leader
     show.console.print(f"killed {leader}, the leader of the queue's group, with SIGKILL")

@@ -2,19 +2,28 @@
 
 No command goes through a shell. Members run in their own process sessions. The program that starts them stops them: by
 `stop`, by leaving the `with` block, or from another process by `LocalCluster.open(directory).stop()`.
+
+A cluster has three parts: `files` (directory.py), `processes` (member_processes.py) and `calls` (member_calls.py).
+LocalCluster itself has what takes several of them, and short ways to what tests and commands use most.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from quorum.addresses import host_port
 from quorum.errors import ClusterError
+from quorum.local_cluster.cluster_file import read_cluster_file, require_cluster
+from quorum.local_cluster.directory import ClusterDirectory, PeerAddress, own_address
 from quorum.local_cluster.listeners import listeners
-from quorum.local_cluster.running import RunningCluster
+from quorum.local_cluster.member import LocalMember
+from quorum.local_cluster.member_calls import MemberCalls
+from quorum.local_cluster.member_processes import STOP_GRACE_S, Launch, MemberProcesses, launch_member
+from quorum.local_cluster.processes import LineSink, ProcessId
 
 if TYPE_CHECKING:
     from quorum.v1.admin_pb2 import ClusterStatusResponse
@@ -23,19 +32,49 @@ START_LIMIT_S = 60.0
 LONG_WAIT_S = 5.0
 """Seconds after which a wait for members is mentioned."""
 POLL_S = 0.05
-CALL_LIMIT_S = 2.0
 OUTSIDE_S = 2.0
 """Seconds for which a starting node may report that it is no member, until it has read its log."""
 
 
-class LocalCluster(RunningCluster):
+class LocalCluster:
     """`members` processes under `directory`: a new cluster, or the one that the directory holds already.
 
     settings: further keys of each node's configuration. client_ports: for members in order of name; free ports if not
     given. http_ports: the same for the page, JSON and metrics; none if not given. sink: also gets each line of each
     member's output. secured: the cluster has TLS for clients and between members, with authorities for development, and
-    `url` logs in as its administrator.
+    `url` logs in as its administrator. launch: starts a member, if it is not to be `quorum node`. peer_address: in the
+    configuration of a member, the address of another one, if it is not that one's own.
     """
+
+    def __init__(
+        self,
+        directory: Path,
+        members: int = 3,
+        *,
+        settings: Mapping[str, str | int] | None = None,
+        client_ports: Sequence[int] | None = None,
+        http_ports: Sequence[int] | None = None,
+        sink: LineSink | None = None,
+        secured: bool = False,
+        launch: Launch = launch_member,
+        peer_address: PeerAddress = own_address,
+    ) -> None:
+        self.files = ClusterDirectory(
+            directory,
+            members,
+            settings=settings,
+            client_ports=client_ports,
+            http_ports=http_ports,
+            secured=secured,
+            peer_address=peer_address,
+        )
+        self.processes = MemberProcesses(self.files, sink, launch)
+        self.calls = MemberCalls(self.files)
+
+    @classmethod
+    def open(cls, directory: Path, *, sink: LineSink | None = None) -> Self:
+        """The cluster that the directory holds. ClusterError if it holds none."""
+        return cls(directory, len(read_cluster_file(require_cluster(directory)).members), sink=sink)
 
     def __enter__(self) -> Self:
         try:
@@ -58,80 +97,59 @@ class LocalCluster(RunningCluster):
         for standing in self.wait_ready([name], limit_s).values():
             raise ClusterError(f"{name} is no member of the cluster ({standing})")
 
-    # ---- asking members
+    # ---- short ways to the parts
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.files.names
+
+    @property
+    def members(self) -> tuple[LocalMember, ...]:
+        """In order of name."""
+        return self.files.members
+
+    def member(self, name: str) -> LocalMember:
+        return self.files.member(name)
+
+    @property
+    def url(self) -> str:
+        """URL of all members for `quorum.connect`, also of those that are down."""
+        return self.files.url
+
+    def url_of(self, *names: str, logs_in: bool = True) -> str:
+        return self.files.url_of(*names, logs_in=logs_in)
+
+    def process(self, name: str) -> ProcessId | None:
+        return self.files.process(name)
+
+    def running(self) -> dict[str, ProcessId]:
+        return self.files.running()
+
+    def start(self, names: Sequence[str] | None = None) -> None:
+        self.processes.start(names)
+
+    def stop(self, names: Sequence[str] | None = None, grace_s: float = STOP_GRACE_S) -> list[str]:
+        return self.processes.stop(names, grace_s)
+
+    def kill(self, name: str) -> None:
+        self.processes.kill(name)
+
+    def pause(self, name: str) -> None:
+        self.processes.pause(name)
+
+    def resume(self, name: str) -> None:
+        self.processes.resume(name)
 
     def is_serving(self, name: str) -> bool:
-        """Whether the member's health service reports SERVING; False if it does not answer."""
-        import grpc
-        from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-        with self._channel(name) as channel:
-            try:
-                reply = health_pb2_grpc.HealthStub(channel).Check(
-                    health_pb2.HealthCheckRequest(), timeout=CALL_LIMIT_S
-                )
-            except grpc.RpcError:
-                return False
-            return bool(reply.status == health_pb2.HealthCheckResponse.SERVING)
+        return self.calls.is_serving(name)
 
     def status(
         self, name: str | None = None, *, with_state_hash: bool = False
     ) -> ClusterStatusResponse | None:
-        """The cluster's status from this member, or from the first one that answers; None if none answers."""
-        import grpc
-
-        for each in self._members if name is None else (name,):
-            try:
-                return self._status_of(each, with_state_hash=with_state_hash)
-            except grpc.RpcError:
-                continue
-        return None
-
-    def _status_of(self, name: str, *, with_state_hash: bool = False) -> ClusterStatusResponse:
-        """grpc.RpcError if the member does not answer, or refuses."""
-        from quorum.v1 import admin_pb2, admin_pb2_grpc
-
-        with self._channel(name) as channel:
-            request = admin_pb2.ClusterStatusRequest(with_state_hash=with_state_hash)
-            response: ClusterStatusResponse = admin_pb2_grpc.AdminStub(channel).ClusterStatus(
-                request, timeout=CALL_LIMIT_S
-            )
-            return response
+        return self.calls.status(name, with_state_hash=with_state_hash)
 
     def leader_of(self, group: int) -> str | None:
-        """The group's leader, of the highest term among the answers of all members; None if none is known."""
-        best: tuple[int, str] = (-1, "")
-        for name in self.running():
-            status = self.status(name)
-            for each in status.groups if status is not None else ():
-                if each.group == group and each.leader in self._members:
-                    best = max(best, (each.term, each.leader))
-        return best[1] or None
-
-    def leader_of_queue(self, queue: str) -> str | None:
-        """The leader of the queue's group; None while none is known. ClusterError if there is no such queue."""
-        import grpc
-
-        from quorum.v1 import admin_pb2, admin_pb2_grpc
-
-        for name in self.running():
-            with self._channel(name) as channel:
-                try:
-                    request = admin_pb2.DescribeQueueRequest(queue=queue)
-                    response = admin_pb2_grpc.AdminStub(channel).DescribeQueue(request, timeout=CALL_LIMIT_S)
-                except grpc.RpcError as error:
-                    if error.code() == grpc.StatusCode.NOT_FOUND:
-                        raise ClusterError(f"there is no queue {queue!r}") from error
-                    continue
-                return self.leader_of(response.queue.group)
-        return None
-
-    def _channel(self, name: str) -> Any:
-        """A channel to a member. If the cluster is not secured, it has the user of the environment, if there is one."""
-        from quorum.client.connection.endpoints import parse_url
-
-        service = parse_url(self.url_of(name))
-        return service.open_blocking_channel(service.endpoints[0])
+        return self.calls.leader_of(group)
 
     # ---- waiting for members
 
@@ -152,14 +170,16 @@ class LocalCluster(RunningCluster):
 
         Raises ClusterError, with the end of a member's output, if a member ends before that or the time is over.
         """
-        waiting = list(self._members if names is None else names)
+        waiting = list(self.names if names is None else names)
         new: dict[str, str] = {}
         deadline = time.monotonic() + limit_s
         long_s = time.monotonic() + LONG_WAIT_S
         since_s = time.monotonic()
         while True:
-            for name, status in self.ended().items():
-                raise ClusterError(f"member {name} has ended with status {status}:\n{self.last_output(name)}")
+            for name, status in self.processes.ended().items():
+                raise ClusterError(
+                    f"member {name} has ended with status {status}:\n{self.processes.last_output(name)}"
+                )
             for name in tuple(waiting):
                 if self._is_ready(name):
                     waiting.remove(name)
@@ -178,7 +198,7 @@ class LocalCluster(RunningCluster):
                 on_long_wait = None
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.last_output(waiting[0])}"
+                    f"member {waiting[0]} does not serve after {limit_s:g} s:\n{self.processes.last_output(waiting[0])}"
                 )
             time.sleep(POLL_S)
 
@@ -186,8 +206,8 @@ class LocalCluster(RunningCluster):
         """Wait until this node reports this standing. Raises ClusterError as wait_ready does."""
         deadline = time.monotonic() + START_LIMIT_S
         while (seen := self.status(name)) is None or seen.standing != standing:
-            if name in self.ended() or time.monotonic() > deadline:
-                raise ClusterError(f"member {name} is not {standing}:\n{self.last_output(name)}")
+            if name in self.processes.ended() or time.monotonic() > deadline:
+                raise ClusterError(f"member {name} is not {standing}:\n{self.processes.last_output(name)}")
             time.sleep(POLL_S)
 
     def _outsiders(self, waiting: Sequence[str]) -> dict[str, str]:
@@ -198,9 +218,9 @@ class LocalCluster(RunningCluster):
             seen = self.status(name)
             if seen is None or seen.standing == "meeting":
                 return {}
-            is_new = seen.standing == "waiting" and not self.was_member(name)
+            is_new = seen.standing == "waiting" and not self.files.was_member(name)
             found[name] = "waiting" if is_new else "removed"
-        for name in self._members if found else ():
+        for name in self.names if found else ():
             if name not in found and self._is_ready(name) and (known := self.status(name)) is not None:
                 return {} if any(each.name in found for each in known.members) else found
         return {}
@@ -211,7 +231,7 @@ class LocalCluster(RunningCluster):
         if not self.is_serving(name):
             return False
         try:
-            status = self._status_of(name)
+            status = self.calls.status_of(name)
         except grpc.RpcError as error:
             wants_user = error.code() in (
                 grpc.StatusCode.UNAUTHENTICATED,
@@ -219,7 +239,7 @@ class LocalCluster(RunningCluster):
             )
             return wants_user and self._listens(name)  # it says no more without a user who may monitor
         return (
-            (status.own.name, status.own.incarnation) == (name, self._incarnation(name))
+            (status.own.name, status.own.incarnation) == (name, self.files.incarnation(name))
             and len(status.groups) > 0
             and all(group.leader for group in status.groups)
         )
@@ -234,5 +254,5 @@ class LocalCluster(RunningCluster):
         seen = self.status(name)
         return seen is not None and (seen.standing, seen.own.incarnation) == (
             "waiting",
-            self._incarnation(name),
+            self.files.incarnation(name),
         )

@@ -20,7 +20,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -43,6 +43,13 @@ from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 from quorum.node.identity.identity import Identity, IdentityError, read_identity
 
+PeerAddress = Callable[[LocalMember, LocalMember], str]
+"""The address at which the first member reaches the second one."""
+
+
+def own_address(_: LocalMember, other: LocalMember) -> str:
+    return other.peer
+
 
 class ClusterDirectory:
     """What a local cluster has on disk, made now or read. The arguments are those of LocalCluster."""
@@ -56,8 +63,10 @@ class ClusterDirectory:
         client_ports: Sequence[int] | None = None,
         http_ports: Sequence[int] | None = None,
         secured: bool = False,
+        peer_address: PeerAddress = own_address,
     ) -> None:
         self.directory = directory.absolute()
+        self._peer_address = peer_address
         if (self.directory / STATE_FILE).exists():
             self._read()
             if len(self._members) != members:
@@ -224,10 +233,6 @@ class ClusterDirectory:
         peers = {each: self._peer_address(member, each) for each in named}
         return node_configuration(member, peers, self.directory / "secret", self._settings, join=join)
 
-    def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
-        """The address at which the member reaches the other one."""
-        return other.peer
-
     def _read(self) -> None:
         found = read_cluster_file(self.directory / STATE_FILE)
         self._settings = dict(found.settings)
@@ -320,7 +325,7 @@ class ClusterDirectory:
         found = self._identity(name)
         return found is not None and (len(found.founding.members) > 0 or len(found.node_state.members) > 0)
 
-    def _incarnation(self, name: str) -> str | None:
+    def incarnation(self, name: str) -> str | None:
         """Incarnation of the member's data directory; None if there is none, or it cannot be read."""
         identity = self._identity(name)
         return None if identity is None else identity.node_state.incarnation
@@ -345,6 +350,10 @@ class ClusterDirectory:
     def started_elsewhere(self) -> tuple[str, ...]:
         """Running members that no LocalCluster started, found by the locks of their logs. In order of name."""
         return tuple(name for name in self._members if self.process(name) is None and self._is_locked(name))
+
+    def is_in_use(self, name: str) -> bool:
+        """Whether the member runs, also if no LocalCluster has started it."""
+        return self.process(name) is not None or self._is_locked(name)
 
     def _is_locked(self, name: str) -> bool:
         try:

@@ -24,16 +24,12 @@ from pyspark.sql.types import (
 
 from quorum.spark import variant
 from quorum.spark.errors import OptionError
-from quorum.spark.schema import FIELDS, Field, fields_of
+from quorum.spark.schema import FIELDS, fields_of
 
 
 def wanted_columns(schema: StructType) -> tuple[str, ...]:
     """The columns to request from the service; never empty, because an empty list means all columns."""
     return tuple(name for name in schema.names if name != "queue") or ("sequence",)
-
-
-def wanted_fields(schema: StructType) -> tuple[Field, ...]:
-    return fields_of(schema)
 
 
 class ToSpark:
@@ -45,7 +41,7 @@ class ToSpark:
         self._target: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._narrow = {
             each.name: to_arrow_type(each.type)
-            for each in wanted_fields(schema)
+            for each in fields_of(schema)
             if isinstance(each.type, ShortType | IntegerType)
         }
         """types of the fields whose range is smaller than a property's"""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -99,14 +100,22 @@ class _Stager:
     def drop(self) -> None:
         """Drop the parts of a failed task. The service drops those that cannot be dropped now after some hours."""
         for queue, name in self._begun:
-            try:
-                self._at.discard(queue, self.done.producer, self.done.batch, [name])
-            except (NotFound, PermissionRefused):
-                continue  # the queue does not exist, or the user may not write to it, so nothing is staged for it
-            except QuorumError as error:
-                log.warning("queue %r: the part of a failed task stays staged for a while: %s", queue, error)
-                if isinstance(error, UnavailableError):
-                    return  # the others would wait for the same time
+            discard = partial(self._at.discard, queue, self.done.producer, self.done.batch, [name])
+            if not _discarded(queue, discard, "the part of a failed task stays staged for a while"):
+                return
+
+
+def _discarded(queue: str, discard: Callable[[], object], otherwise: str) -> bool:
+    """Call `discard`. If the service refuses it, log what follows (`otherwise`). False if the service cannot be
+    reached: each of the other queues would wait for the same time."""
+    try:
+        discard()
+    except (NotFound, PermissionRefused):
+        return True  # the queue does not exist, or the user may not write to it, so nothing is staged for it
+    except QuorumError as error:
+        log.warning("queue %r: %s: %s", queue, otherwise, error)
+        return not isinstance(error, UnavailableError)
+    return True
 
 
 def _stage(
@@ -158,13 +167,13 @@ def _is_published(options: SinkOptions, queue: str, producer: str, batch: int) -
         return False
 
 
-def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int | None) -> None:
+def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     """Publish one entry for each queue, in order of name. Parts are published in the order of the tasks."""
     staged = [each for each in messages if isinstance(each, Staged)]
     if not staged:
         return
     keys = {(each.producer, each.batch) for each in staged}
-    if len(keys) > 1 or (batch is not None and staged[0].batch != batch):
+    if len(keys) > 1 or staged[0].batch != batch:
         raise QuorumSparkError(
             f"tasks of one batch staged under several names: {sorted(keys)}, batch {batch}"
         )
@@ -187,12 +196,15 @@ def _publish(options: SinkOptions, messages: Sequence[WriterCommitMessage | None
 
 
 def _discard(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop the staged parts of all tasks. Parts that were published already stay published."""
+    """Drop the staged parts of all tasks. Parts that were published already stay published. The service drops those
+    that cannot be dropped now after some hours."""
     for each in messages:
         if isinstance(each, Staged):
             for queue in sorted({part.queue for part in each.parts}):
                 parts = [part.part.part for part in each.parts if part.queue == queue]
-                service(options.url).discard(queue, each.producer, each.batch, parts)
+                discard = partial(service(options.url).discard, queue, each.producer, each.batch, parts)
+                if not _discarded(queue, discard, "the parts of a failed batch stay staged for a while"):
+                    return
 
 
 def _give_back(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -205,12 +217,9 @@ def _give_back(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
         for part in each.parts
     }
     for queue, producer, batch in sorted(used):
-        try:
-            service(options.url).discard(queue, producer, batch, forget=True)
-        except QuorumError as error:
-            log.warning("queue %r: a write without txnAppId keeps its place for a while: %s", queue, error)
-            if isinstance(error, UnavailableError):
-                return  # the others would wait for the same time
+        discard = partial(service(options.url).discard, queue, producer, batch, forget=True)
+        if not _discarded(queue, discard, "a write without txnAppId keeps its place for a while"):
+            return
 
 
 class BatchWriter(DataSourceArrowWriter):

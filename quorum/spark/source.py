@@ -27,8 +27,7 @@ from quorum.spark.reading.partitions import (
     split,
 )
 from quorum.spark.reading.pushdown import Pushed, PushFilters, push
-from quorum.spark.rows import wanted_fields
-from quorum.spark.schema import check_projection, parse_fields, seen_fields, source_schema
+from quorum.spark.schema import check_projection, fields_of, parse_fields, seen_fields, source_schema
 from quorum.spark.selector_text import check
 from quorum.spark.service import is_reason, service
 
@@ -145,7 +144,7 @@ class BatchReader(DataSourceReader):
         return {name: value for name, value in self.__dict__.items() if name != "pushFilters"}
 
     def _take(self, filters: list[Filter]) -> None:
-        self._pushed = push(filters, wanted_fields(self._schema), self._options.selector)
+        self._pushed = push(filters, fields_of(self._schema), self._options.selector)
 
     def partitions(self) -> Sequence[InputPartition]:
         found: list[InputPartition] = []

@@ -348,6 +348,27 @@ def test_a_message_that_a_person_has_moved_back_begins_a_new_chain(room: int) ->
     assert found == (whole[:2] if is_short else whole)
 
 
+def test_records_of_a_history_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher can write thousands of records, and a member reads them between its other work."""
+    compared = 0
+
+    class Record(dict[str, Any]):
+        __hash__ = None  # type: ignore[assignment]
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return super().__eq__(other)
+
+    records = [{"queue": "grave", "reason": ("redriven", "x")[n % 2], "n": n} for n in range(200)]
+    history = json.dumps(records)
+    reader = SimpleNamespace(loads=lambda text: [Record(each) for each in json.loads(text)], dumps=json.dumps)
+    monkeypatch.setattr("quorum.redrive.json", reader)
+    found = json.loads(moved_back(history, "grave", 3))
+    assert [each.get("n") for each in found] == [None, *range(1, 126, 2)]
+    assert compared == 0
+
+
 def test_who_moves_a_message_back_adds_one_record_at_most() -> None:
     made = died(*((f"q{n}", "rejected") for n in range(64)))
     history = text(made, "x-death")

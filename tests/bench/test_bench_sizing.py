@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -33,9 +34,8 @@ def test_replicated_things_count_where_they_cost_most_and_sessions_in_all() -> N
     assert sizing._sum_of_growth(before, after, 1_000) == 60_000
 
 
-def test_a_machine_that_does_not_show_connections_is_told(tmp_path: object) -> None:
-    cluster = LocalCluster.__new__(LocalCluster)
-    cluster._members = {}
+def test_a_machine_that_does_not_show_connections_is_told(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1)
     with (
         patch.object(subprocess, "run", side_effect=FileNotFoundError("ss")),
         pytest.raises(BenchFailed, match="ss \\(of iproute2\\) does not show connections"),

@@ -58,6 +58,19 @@ def test_a_clean_history_is_status_0(tmp_path: Path) -> None:
     assert "no violation: 30 operations, 10 messages confirmed, 10 settled, 0 left" in out
 
 
+def test_names_are_shown_as_they_are_and_no_terminal_obeys_them(tmp_path: Path) -> None:
+    queue, shop = "orders[/]", "[red]shop\x1b[2J"
+    with Recorder(tmp_path / "history.jsonl") as recorder:
+        recorder.publish(queue, shop, 0, count=1, invoked_us=1, returned_us=2, outcome="confirmed")
+        recorder.left(queue)
+    status, out, err = verify(tmp_path / "history.jsonl")
+    assert status == 1, err
+    row, *_ = (line for line in out.splitlines() if "lost: 1" in line)
+    assert "orders[/]" in row and r"[red]shop\x1b[2J" in row
+    assert r"  queue 'orders[/]', [red]shop\x1b[2J:0: confirmed, never delivered" in out
+    assert all(line.isprintable() for line in out.splitlines())
+
+
 def test_without_spark_a_cluster_cannot_be_asked(tmp_path: Path) -> None:
     status, _, err = verify(
         recorded(tmp_path / "history.jsonl", settled=10), "--conf", "spark.ui.enabled=false"

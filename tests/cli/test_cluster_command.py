@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def test_a_detached_cluster_serves_is_found_and_leaves_nothing_behind(quorum: Quorum, folder: Path) -> None:
     assert "3 members serve" in quorum("cluster", "up", "--detach", cwd=folder)
     cluster = LocalCluster.open(folder / "quorum-data")
-    pids = cluster.pids
+    pids = cluster.processes.pids
     assert len(pids) == 3
     seen = json.loads(quorum("cluster", "status", "--json", cwd=folder))
     assert sorted(member["name"] for member in seen["members"]) == list(cluster.names)
@@ -99,7 +99,7 @@ def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum,
     up = ("cluster", "up", "--secured", "--members", "1", "--http-port", str(first), "--detach")
     said = quorum(*up, cwd=folder)
     cluster = LocalCluster.open(folder / "quorum-data")
-    name, password = cluster.administrator
+    name, password = cluster.files.administrator
     assert password not in said
     lines = [line for line in said.splitlines() if line.startswith("export ")]
     assert len(lines) == 3
@@ -126,7 +126,7 @@ def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum,
 
     page = f"https://{cluster.members[0].http}/"
     assert f"pages of the members: {page}\n" in said and page.endswith(f":{first}/")
-    context = ssl.create_default_context(cafile=str(cluster.certificates / "ca.pem"))
+    context = ssl.create_default_context(cafile=str(cluster.files.certificates / "ca.pem"))
     basic = base64.b64encode(f"{name}:{password}".encode()).decode()
     request = urllib.request.Request(page + "metrics", headers={"Authorization": f"Basic {basic}"})
     with urllib.request.urlopen(request, timeout=LIMIT_S, context=context) as answer:
@@ -157,7 +157,7 @@ def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it
             if "members serve" in lines[-1]:
                 break
         cluster = LocalCluster.open(folder / "quorum-data")
-        pids = cluster.pids
+        pids = cluster.processes.pids
         assert len(pids) == 2
         process.send_signal(number)
         rest, _ = process.communicate(timeout=LIMIT_S)
@@ -181,9 +181,9 @@ def test_a_member_killed_and_started_again_catches_up(quorum: Quorum, tmp_path: 
             time.sleep(0.1)
         cluster.start([leader])
         cluster.wait_ready([leader])
-        assert cluster.ended() == {}
-        assert all(size > 1_000_000 for size in cluster.resident_bytes().values())
-        assert cluster.cpu_seconds() > 0.0
+        assert cluster.processes.ended() == {}
+        assert all(size > 1_000_000 for size in cluster.processes.resident_bytes().values())
+        assert cluster.processes.cpu_seconds() > 0.0
         address = cluster.member("node-1").client
         assert quorum("health", address, cwd=tmp_path) == "serves clients\n"
         answered = json.loads(quorum("health", "--json", address, cwd=tmp_path))
@@ -348,7 +348,7 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         assert "as node-1 (removed) sees it" in said
         assert "node-1 is not a member of the cluster any more" in said
         quorum("cluster", "add", "127.0.0.1:1", cwd=folder, status=1)  # nobody answers
-        new = LocalCluster.open(folder / "quorum-data").prepare()
+        new = LocalCluster.open(folder / "quorum-data").files.prepare()
         said = quorum("cluster", "start", new.name, cwd=folder)
         assert said.startswith(f"{new.name} runs, and waits for `quorum cluster add {new.client}`")
     finally:

@@ -512,7 +512,9 @@ def test_selector_eval_answers_line_by_line(quorum: Quorum) -> None:
 
 def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
     assert scalar("[" * 100_000) == "[" * 100_000
-    assert [scalar(text) for text in ("true", "12", "1.5", '"12"', "red", "null", "[1]", "")] == [
+    assert [
+        scalar(text) for text in ("true", "12", "1.5", '"12"', "red", "null", "[1]", "", "NaN", "-Infinity")
+    ] == [
         True,
         12,
         1.5,
@@ -521,6 +523,8 @@ def test_values_on_the_command_line_are_json_where_they_can_be() -> None:
         "null",
         "[1]",
         "",
+        "NaN",
+        "-Infinity",
     ]
     assert pairs(["a=b=c"], "argument") == {"a": "b=c"}
     with pytest.raises(CliError):

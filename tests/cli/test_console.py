@@ -21,10 +21,12 @@ from quorum.cli import console
 from quorum.cli.commands import cluster, members, subscriptions
 from quorum.cli.commands.queues import print_list, shown
 from quorum.cli.console import Patience, closing, note, print_error, still_trying
+from quorum.cli.pipelines import archives
 from quorum.client.admin.records import ClusterStatus, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
 from quorum.counts import counted
+from quorum.spark.pipelines.selectivity import FieldUse, QueueSelectivity, Recommendation, SelectorUse
 from quorum.v1 import admin_pb2
 
 OBEYED = "g\x1b]0;title\x07\x1b[2J\x1b]52;c;cm0=\x07\x7f\x9b1m\u202e\u2028\nroot# [red]"
@@ -39,6 +41,38 @@ def test_a_table_shows_a_name_and_no_terminal_obeys_it() -> None:
     assert r"g\x1b]0;title\x07\x1b[2J" in text
     assert r"\u202e\u2028\nroot# [red]" in text
     assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_the_status_shows_an_address_of_ipv6(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the library that prints tables, `[fd00::7]` is markup."""
+    monkeypatch.setenv("COLUMNS", "120")
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1")
+    found.members.add(name="node-1", client_address="[fd00::7]:7400", reachable=True)
+    found.groups.add(group=1, leader="node-1", disputed="states [a] and [b] differ")
+    cluster._tables(ClusterStatus.of(found))
+    text = capsys.readouterr().out
+    assert "[fd00::7]:7400" in text
+    assert "states [a] and [b] differ" in text
+
+
+def test_selectivity_shows_names_of_properties_and_no_terminal_obeys_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "size\x1b[2J"
+    archives._show(
+        QueueSelectivity(
+            name,
+            1,
+            (SelectorUse(f"{name} = 1", (f"consumer {name}",), 1),),
+            (FieldUse(name, 1, 1, 1, 8, 1, True), FieldUse(name, 1, 0, 0, 0, 0, False)),
+            Recommendation((name,), 8, (name,), 8, (name,)),
+        )
+    )
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.splitlines())
+    assert out.count(r"size\x1b[2J") == 8
 
 
 def status_of(*, index: int, leader: str) -> ClusterStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib.util
 import json
 import os
@@ -150,6 +151,23 @@ def test_a_configuration_that_cannot_be_read_leaves_out_the_rest(config: Path) -
     found = by_name(config)
     assert "cannot be read" in found["configuration"].text
     assert "disk" in found["not checked"].text and "disk" not in found
+
+
+def test_a_data_directory_that_may_not_be_entered_is_a_finding(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = Path.stat
+
+    def refused(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "data":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    found = by_name(config)
+    assert "data cannot be read: Permission denied" in found["configuration"].text
+    assert "data cannot be read: Permission denied" in found["disk"].text
+    assert found["b, for members"].level == "warn"
 
 
 def test_the_command_and_the_member_tell_the_same_in_lines(config: Path) -> None:

@@ -27,8 +27,9 @@ from quorum.errors import ClusterError
 from quorum.local_cluster import cluster as local_cluster
 from quorum.local_cluster import processes
 from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.ports import PORTS, free_ports
-from quorum.local_cluster.processes import MemberProcess, ProcessId, stop
+from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
 
@@ -61,6 +62,46 @@ def test_each_member_gets_a_configuration_that_loads(tmp_path: Path) -> None:
     assert cluster.url_of("node-2") == "quorum://" + configs[1].client_address
 
 
+def test_members_reach_each_other_where_the_caller_says(tmp_path: Path) -> None:
+    cluster = LocalCluster(
+        tmp_path / "c", 2, peer_address=lambda member, other: f"{other.name}.of.{member.name}:1"
+    )
+    own, other = load(cluster.member("node-1").config).members.values()
+    assert (own.peer, other.peer) == ("node-1.of.node-1:1", "node-2.of.node-1:1")
+
+
+def test_no_member_is_started_if_another_one_of_them_runs(tmp_path: Path) -> None:
+    started: list[str] = []
+
+    def start(member: LocalMember, sink: LineSink | None) -> MemberProcess:
+        started.append(member.name)
+        return MemberProcess(member.name, member.config, member.output, sink, ("-c", SLEEPER))
+
+    cluster = LocalCluster(tmp_path / "c", 2, launch=start)
+    try:
+        cluster.start(["node-2", "node-2"])
+        with pytest.raises(ClusterError, match="node-2 is running already"):
+            cluster.start(["node-1", "node-2"])
+        assert started == ["node-2"]
+        cluster.start()
+        assert started == ["node-2", "node-1"]
+    finally:
+        cluster.stop()
+
+
+def test_members_are_started_as_the_caller_says(tmp_path: Path) -> None:
+    def start(member: LocalMember, sink: LineSink | None) -> MemberProcess:
+        return MemberProcess(member.name, member.config, member.output, sink, ("-c", "raise SystemExit(7)"))
+
+    cluster = LocalCluster(tmp_path / "c", 2, launch=start)
+    cluster.start()
+    assert cluster.processes.await_end("node-2", STARTED_LIMIT_S) == 7
+    _until(lambda: cluster.processes.ended() == {"node-1": 7})
+    cluster.start(["node-2"])
+    cluster.stop()
+    assert cluster.processes.ended() == {}
+
+
 def test_the_secret_is_random_and_ours_alone(tmp_path: Path) -> None:
     secrets = [load(LocalCluster(tmp_path / name, 1).members[0].config).secret_file for name in "ab"]
     assert secrets[0].read_bytes() != secrets[1].read_bytes()
@@ -87,7 +128,7 @@ def test_a_directory_with_other_things_in_it_is_left_alone(tmp_path: Path) -> No
         LocalCluster.open(tmp_path / "c")
     (tmp_path / "c" / "cluster.json").unlink()
     with pytest.raises(ClusterError, match="holds no cluster; it is not deleted"):
-        cluster.remove()
+        cluster.files.remove()
     assert cluster.member("node-1").config.exists()
 
 
@@ -105,7 +146,7 @@ def test_each_member_has_a_port_for_http_if_ports_are_given(tmp_path: Path) -> N
     LocalCluster(tmp_path / "c", 2, http_ports=ports)
     cluster = LocalCluster.open(tmp_path / "c")
     assert [member.http for member in cluster.members] == [f"127.0.0.1:{port}" for port in ports]
-    joining = cluster.prepare()
+    joining = cluster.files.prepare()
     assert [load(member.config).http_listen for member in cluster.members] == [
         *(f"127.0.0.1:{port}" for port in ports),
         joining.http,
@@ -150,16 +191,16 @@ def test_processes_are_paused_resumed_killed_and_measured(
     live = ProcessId.of(sleeper.pid)
     assert live is not None
     live.write(cluster.member("node-1").pid_file)
-    assert cluster.pids == (sleeper.pid,)
+    assert cluster.processes.pids == (sleeper.pid,)
     deadline = time.monotonic() + STARTED_LIMIT_S
-    while cluster.resident_bytes()["node-1"] <= 1_000_000:  # it has only begun
+    while cluster.processes.resident_bytes()["node-1"] <= 1_000_000:  # it has only begun
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert cluster.cpu_seconds() >= 0.0
+    assert cluster.processes.cpu_seconds() >= 0.0
     with pytest.raises(ClusterError, match="is running already"):
         cluster.start(["node-1"])
     with pytest.raises(ClusterError, match=r"node-1 of .* still runs"):
-        cluster.remove()
+        cluster.files.remove()
     cluster.pause("node-1")
     _until(lambda: _state(sleeper.pid) == "T")
     with pytest.raises(
@@ -175,8 +216,8 @@ def test_processes_are_paused_resumed_killed_and_measured(
     assert live.resident_bytes() == 0
     with pytest.raises(ClusterError, match="is not running"):
         cluster.pause("node-1")
-    cluster.remove()
-    assert not cluster.directory.exists()
+    cluster.files.remove()
+    assert not cluster.files.directory.exists()
 
 
 def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_path: Path) -> None:
@@ -184,17 +225,21 @@ def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_
     RealFiles().make_directory(cluster.member("node-2").log)
     lock = RealFiles().lock(cluster.member("node-2").log / LOCK)
     assert cluster.running() == {}
-    assert cluster.started_elsewhere() == ("node-2",)
-    for change in (cluster.remove, lambda: cluster.forget("node-2"), lambda: cluster.prepare("node-2")):
+    assert cluster.files.started_elsewhere() == ("node-2",)
+    for change in (
+        cluster.files.remove,
+        lambda: cluster.files.forget("node-2"),
+        lambda: cluster.files.prepare("node-2"),
+    ):
         with pytest.raises(ClusterError, match=r"node-2 of .* still runs; stop it first"):
             change()
     with pytest.raises(ClusterError, match="node-2 is running already"):
         cluster.start(["node-2"])
     assert cluster.member("node-2").log.is_dir()
     lock.release()
-    assert cluster.started_elsewhere() == ()
-    cluster.remove()
-    assert not cluster.directory.exists()
+    assert cluster.files.started_elsewhere() == ()
+    cluster.files.remove()
+    assert not cluster.files.directory.exists()
 
 
 def test_ports_that_others_listen_on_are_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -230,7 +275,7 @@ def test_a_member_that_ends_at_once_is_reported_with_its_output(tmp_path: Path) 
     cluster.stop()
     assert ("node-1", heard[0][1]) == heard[0]
     assert any("lease_ms" in line for _, line in heard)
-    assert cluster.last_output("node-1").splitlines() == [line for _, line in heard]
+    assert cluster.processes.last_output("node-1").splitlines() == [line for _, line in heard]
     assert cluster.status() is None
     assert not cluster.is_serving("node-1")
     assert cluster.leader_of(1) is None
@@ -307,7 +352,7 @@ def _until(reached: object, limit_s: float = STARTED_LIMIT_S) -> None:
 def test_nodes_that_join_at_the_same_time_get_names_and_ports_of_their_own(tmp_path: Path) -> None:
     LocalCluster(tmp_path / "c", 1)
     first, second = LocalCluster.open(tmp_path / "c"), LocalCluster.open(tmp_path / "c")
-    made = [first.prepare(), second.prepare()]
+    made = [first.files.prepare(), second.files.prepare()]
     assert [each.name for each in made] == ["node-2", "node-3"]
     found = LocalCluster.open(tmp_path / "c")
     assert found.names == ("node-1", "node-2", "node-3")
@@ -328,7 +373,7 @@ def test_a_node_whose_configuration_finds_no_room_is_not_remembered(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
-        cluster.prepare()
+        cluster.files.prepare()
     assert LocalCluster.open(tmp_path / "c").names == cluster.names == ("node-1",)
     assert not (tmp_path / "c" / "node-2").exists()
 
@@ -402,13 +447,13 @@ def test_a_long_wait_for_members_is_mentioned_once(tmp_path: Path, monkeypatch: 
 def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_again(tmp_path: Path) -> None:
     made = LocalCluster(tmp_path / "c", 2, secured=True)
     found = LocalCluster.open(tmp_path / "c")
-    assert found.is_secured and not LocalCluster(tmp_path / "plain", 1).is_secured
-    name, password = found.administrator
+    assert found.files.is_secured and not LocalCluster(tmp_path / "plain", 1).files.is_secured
+    name, password = found.files.administrator
     assert made.url == found.url
     service = parse_url(found.url_of("node-2"))
     assert (service.user, service.password, service.is_secure) == (name, password, True)
     assert service.endpoints == (found.member("node-2").client,)
-    assert Path(service.ca_file) == found.certificates / "ca.pem"
+    assert Path(service.ca_file) == found.files.certificates / "ca.pem"
     for config in (load(member.config) for member in found.members):
         assert config.read_first_administrator() == (name, password)
         assert config.tls_certificate_file is not None and config.tls_key_file is not None
@@ -417,7 +462,8 @@ def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_ag
         )  # ConfigError if they do not fit together
         assert peer_security(config) is not None
     authorities = {
-        (folder / "ca.pem").read_bytes() for folder in (found.certificates, found.peer_certificates)
+        (folder / "ca.pem").read_bytes()
+        for folder in (found.files.certificates, found.files.peer_certificates)
     }
     assert len(authorities) == 2, "a client's certificate is none of a member"
     assert password not in found.url_of("node-2", logs_in=False)

@@ -20,6 +20,7 @@ import typer.main
 import quorum.sync
 from quorum.cli.main import app
 from quorum.local_cluster.cluster import LocalCluster
+from quorum.local_cluster.directory import ClusterDirectory
 from support.members.served import served_in_a_thread
 from support.repository import ROOT
 
@@ -202,11 +203,11 @@ def test_a_full_disk_is_named_by_its_directory_and_leaves_no_half_cluster(tmp_pa
 def test_a_cluster_that_cannot_be_made_leaves_its_directory_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: LocalCluster) -> None:
+    def full(self: ClusterDirectory) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(LocalCluster, "_write", full)
+        patched.setattr(ClusterDirectory, "_write", full)
         with pytest.raises(OSError, match="No space left"):
             LocalCluster(tmp_path / "c", 3)
     assert list((tmp_path / "c").iterdir()) == []

@@ -33,6 +33,8 @@ class Members:
         self._nodes = {node.name: node for node in nodes}
         self._loop = loop
         self.told: list[str] = []
+        self.calls = self
+        """it is its own part"""
 
     @property
     def members(self) -> tuple[Member, ...]:

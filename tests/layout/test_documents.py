@@ -127,3 +127,28 @@ def _longest(words: list[str], known: dict[str, set[str]]) -> str | None:
         if " ".join(words[:length]) in known:
             return " ".join(words[:length])
     return None
+
+
+OF_SPARK = (
+    "Failed to find the data source: quorum",
+    "Python worker failed to connect back",
+    "tried to connect to …, but an error occurred: timed out",
+    "JAVA_GATEWAY_EXITED",
+    "No module named 'quorum'",
+)
+"""Messages of Spark and Python in the table of docs/spark.md."""
+VALUE = r"\{[^}]+\}"
+"""A value in the text of a message, as Python's source has it."""
+
+
+def test_the_messages_that_the_page_about_spark_explains_exist() -> None:
+    page = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8").partition("## Troubleshooting")[2]
+    named = {text for row in page.splitlines() for text in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+    source = "".join(
+        file.read_text(encoding="utf-8") for file in sorted((ROOT / "quorum" / "spark").rglob("*.py"))
+    )
+    own = named - set(OF_SPARK)
+    assert len(own) > 5
+    for text in own:
+        pattern = re.sub(r"\d+", lambda number: f"(?:{number[0]}|{VALUE})", re.escape(text))
+        assert re.search(pattern.replace("…", VALUE), source), text

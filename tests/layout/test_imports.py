@@ -83,6 +83,7 @@ ALLOWED = {
     "quorum.spark": (
         "quorum_selectors",
         "quorum.columns",
+        "quorum.counts",
         "quorum.client",
         "quorum.errors",
         "quorum.histories",

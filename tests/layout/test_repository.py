@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import filecmp
 import os
 import re
@@ -154,6 +155,33 @@ def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
         "quorum/spark/log4j2-quiet.properties",
     ):
         assert name in names
+
+
+def test_the_wheel_says_what_the_project_file_says(wheel: Path) -> None:
+    """Package indexes, and tools that look for licenses, read nothing else."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    found = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert found["Name"] == project["name"]
+    assert found["Summary"] == project["description"]
+    assert found["Requires-Python"] == project["requires-python"]
+    assert found["License-Expression"] == project["license"] == "Apache-2.0"
+    assert found.get_all("License-File") == ["LICENSE"]
+    assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert found.get_all("Classifier") == sorted(project["classifiers"])
+    assert found.get_all("Provides-Extra") == sorted(project["optional-dependencies"])
+    pages = [f"{label}, {url}" for label, url in project.get("urls", {}).items()]
+    assert found.get_all("Project-URL", []) == pages
+    assert found["Description-Content-Type"] == "text/markdown"
+    assert found.get_payload() == (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_wheel_has_the_proto_files_as_they_are(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    files = {f"quorum/v1/{file.name}": file.read_bytes() for file in ROOT.glob("proto/quorum/v1/*.proto")}
+    assert len(files) == 3
+    assert {name: archive.read(name) for name in archive.namelist() if name.endswith(".proto")} == files
 
 
 def test_builds_of_equal_files_are_equal(tmp_path: Path) -> None:

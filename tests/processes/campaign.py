@@ -196,8 +196,8 @@ def run(part: Part, *, secured: bool = False) -> tuple[bool, str]:
                 return await part.scenario(cluster)
 
             said = asyncio.run(scenario())
-            if cluster.ended():
-                raise AssertionError(f"members ended by themselves: {cluster.ended()}")
+            if cluster.processes.ended():
+                raise AssertionError(f"members ended by themselves: {cluster.processes.ended()}")
     except Exception as failure:
         traceback.print_exc()
         what = next(iter(str(failure).splitlines()), "")

@@ -75,8 +75,8 @@ class Shared(Generic[C]):
             cluster.__enter__()
         try:
             yield cluster
-            ended = cluster.ended()
-            outputs = "\n".join(cluster.last_output(name) for name in ended)
+            ended = cluster.processes.ended()
+            outputs = "\n".join(cluster.processes.last_output(name) for name in ended)
             assert not ended, f"members ended by themselves: {ended}\n{outputs}"
         except BaseException:
             cluster.stop()
@@ -136,4 +136,4 @@ def faulty_cluster(faulty: Shared[FaultyCluster], request: pytest.FixtureRequest
 def cluster_of_five(tmp_path: Path) -> Iterator[FaultyCluster]:
     with FaultyCluster(tmp_path / "cluster", 5, with_proxies=True) as cluster:
         yield cluster
-        assert not cluster.ended(), f"members ended by themselves: {cluster.ended()}"
+        assert not cluster.processes.ended(), f"members ended by themselves: {cluster.processes.ended()}"

@@ -294,7 +294,7 @@ def test_reading_and_staging_go_on_while_a_member_is_gone(cluster: LocalCluster,
     fill(cluster, "bulk.kill", 30_000)
     generation = client.open_subscription("bulk.kill", "g").generation
     reserved = client.reserve("bulk.kill", "g", generation, 0)
-    leader = cluster.leader_of_queue("bulk.kill")
+    leader = cluster.calls.leader_of_queue("bulk.kill")
     assert leader is not None
     address = cluster.member(leader).client
     stream = client.read_reserved(

@@ -105,11 +105,11 @@ def test_no_call_with_extreme_values_finds_a_defect(member: LocalCluster) -> Non
                     turn = asyncio.Semaphore(SESSIONS_AT_A_TIME if method.name == "Session" else AT_A_TIME)
                     asked = [one(turn, channel, method, each) for each in requests_of(method, chance)]
                     await asyncio.gather(*asked)
-                assert member.is_serving(name), f"{method.full_name}: {member.last_output(name)}"
+                assert member.is_serving(name), f"{method.full_name}: {member.processes.last_output(name)}"
 
     before = member.process(name)
     asyncio.run(scenario())
-    assert member.process(name) == before, member.last_output(name)
+    assert member.process(name) == before, member.processes.last_output(name)
     output = member.member(name).output.read_text(encoding="utf-8")
     assert "Traceback" not in output, output[-4_000:]
     assert codes["OK"] > 100, codes

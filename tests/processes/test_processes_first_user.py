@@ -45,17 +45,17 @@ def test_the_commands_of_the_page_make_the_first_user(
 ) -> None:
     monkeypatch.setattr(ports, "HOST", own_address())
     cluster = LocalCluster(tmp_path / "etc", 1, secured=True)
-    shutil.copy(cluster.certificates / "ca.pem", cluster.directory)
+    shutil.copy(cluster.files.certificates / "ca.pem", cluster.files.directory)
     written, owned, address, *rest = commands()
-    subprocess.run(["sh", "-ec", written.replace(PLACE, str(cluster.directory))], check=True)
+    subprocess.run(["sh", "-ec", written.replace(PLACE, str(cluster.files.directory))], check=True)
     assert owned.startswith("chown ")
-    assert cluster.administrator_file.name in written
+    assert cluster.files.administrator_file.name in written
     with cluster:
         url = address.partition("# with TLS: ")[2].replace(MEMBER, cluster.member("node-1").client)
         program = f'quorum() {{ {shlex.quote(sys.executable)} -m quorum "$@"; }}'
         lines = [program, f"export QUORUM_URL={url}", *rest, "quorum users list --json"]
         done = subprocess.run(
-            ["sh", "-ec", "\n".join(lines).replace(PLACE, str(cluster.directory))],
+            ["sh", "-ec", "\n".join(lines).replace(PLACE, str(cluster.files.directory))],
             env={name: value for name, value in os.environ.items() if not name.startswith("QUORUM_")},
             cwd=ROOT,
             capture_output=True,
@@ -65,7 +65,7 @@ def test_the_commands_of_the_page_make_the_first_user(
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert '"name": "admin"' in done.stdout
-        refused = f"quorums://{cluster.member('node-1').client}/?ca_file={cluster.directory}/ca.pem"
+        refused = f"quorums://{cluster.member('node-1').client}/?ca_file={cluster.files.directory}/ca.pem"
         assert "a user and a password are needed" in ending(refused)
 
 

@@ -65,4 +65,4 @@ def test_a_member_without_a_free_descriptor_writes_its_log_all_the_same(member: 
             assert (await newcomer.describe("q")).queue.ready == BODIES + 2
 
     asyncio.run(scenario())
-    assert member.process(name) == process, member.last_output(name)
+    assert member.process(name) == process, member.processes.last_output(name)

@@ -47,7 +47,7 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredMember]:
         asyncio.run(member.make_users())
         process = member.process(member.name)
         yield member
-        assert member.process(member.name) == process, member.last_output(member.name)
+        assert member.process(member.name) == process, member.processes.last_output(member.name)
 
 
 def sockets() -> Iterator[tuple[int, str, str]]:
@@ -128,7 +128,7 @@ def test_the_peers_port_takes_no_handshake_without_a_certificate(member: Secured
 
 def test_without_a_log_in_the_clients_port_tells_its_health_and_nothing_else(member: SecuredMember) -> None:
     async def scenario() -> dict[str, grpc.StatusCode]:
-        authority = (member.certificates / "ca.pem").read_bytes()
+        authority = (member.files.certificates / "ca.pem").read_bytes()
         credentials = grpc.ssl_channel_credentials(authority)
         found = {}
         async with grpc.aio.secure_channel(member.members[0].client, credentials) as channel:
@@ -190,7 +190,7 @@ NAMES = (
 
 def test_a_name_is_never_a_path_and_one_name_is_one_queue(member: SecuredMember) -> None:
     def files() -> set[Path]:
-        return {each for each in member.directory.parent.rglob("*") if each.is_file()}
+        return {each for each in member.files.directory.parent.rglob("*") if each.is_file()}
 
     async def scenario() -> None:
         async with quorum.connect(member.url) as client:
@@ -239,10 +239,10 @@ def test_no_secret_is_in_any_output(member: SecuredMember) -> None:
     """Of a member and of the command line: log lines, errors, figures, configuration, definitions, processes."""
     process = member.process(member.name)
     assert process is not None
-    key = (member.certificates / f"{HOST}.key").read_text(encoding="ascii").splitlines()[1]
-    name, password = member.administrator
+    key = (member.files.certificates / f"{HOST}.key").read_text(encoding="ascii").splitlines()[1]
+    name, password = member.files.administrator
     encoded = base64.b64encode(f"{name}:{password}".encode()).decode()
-    secret = (member.directory / "secret").read_text(encoding="ascii").strip()
+    secret = (member.files.directory / "secret").read_text(encoding="ascii").strip()
     canaries = (PASSWORD, password, WRONG, encoded, key, secret, "scrypt$")
     outputs = {}
     for kind in ("cmdline", "environ"):

@@ -366,7 +366,7 @@ def test_a_stranger_on_the_peers_port_is_refused_unheard(
     """It ends without an answer, nothing of it is carried out, and the member is as large as before."""
     member = shared_cluster.members[0]
     trace = tmp_path / "trace"
-    before = shared_cluster.resident_bytes()[member.name]
+    before = shared_cluster.processes.resident_bytes()[member.name]
     host, port = member.peer.rsplit(":", 1)
     with socket.create_connection((host, int(port)), RUBBISH_LIMIT_S) as stranger:
         try:
@@ -376,7 +376,7 @@ def test_a_stranger_on_the_peers_port_is_refused_unheard(
         except OSError:
             pass  # refused before it had said all
     assert not trace.exists(), "the member has run what a stranger sent"
-    assert shared_cluster.resident_bytes()[member.name] < before + MAX_GROWTH_BYTES
+    assert shared_cluster.processes.resident_bytes()[member.name] < before + MAX_GROWTH_BYTES
 
 
 def test_a_request_that_is_small_on_the_wire_and_huge_unpacked_is_refused(
@@ -384,7 +384,7 @@ def test_a_request_that_is_small_on_the_wire_and_huge_unpacked_is_refused(
 ) -> None:
     """Compressed requests are refused by their encoding: here 20 MB of zeros, a thousandth of that on the wire."""
     name = shared_cluster.members[0].name
-    before = shared_cluster.resident_bytes()[name]
+    before = shared_cluster.processes.resident_bytes()[name]
 
     async def scenario() -> None:
         options = [("grpc.max_send_message_length", -1)]
@@ -398,4 +398,4 @@ def test_a_request_that_is_small_on_the_wire_and_huge_unpacked_is_refused(
             assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED, refused.value
 
     asyncio.run(scenario())
-    assert shared_cluster.resident_bytes()[name] < before + MAX_GROWTH_BYTES
+    assert shared_cluster.processes.resident_bytes()[name] < before + MAX_GROWTH_BYTES

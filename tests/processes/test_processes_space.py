@@ -20,7 +20,7 @@ import quorum
 from quorum.client.errors import PublishRejected, PublishUnknown, QuorumError
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.processes import MemberProcess
+from quorum.local_cluster.processes import LineSink, MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.cluster import FaultyCluster, all_equal
 from support.processes.load import CONNECT_LIMIT_MS, leader_of
@@ -54,12 +54,10 @@ sys.exit(run(config, Disk(segment_bytes={SEGMENT})))
 """
 
 
-class SmallSegments(LocalCluster):
-    """Members as they are, but for the size of their segments."""
-
-    def _launch(self, member: LocalMember) -> MemberProcess:
-        variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
-        return MemberProcess(member.name, member.config, member.output, self._sink, ("-c", MEMBER), variables)
+def with_small_segments(member: LocalMember, sink: LineSink | None) -> MemberProcess:
+    """A member as it is, but for the size of its segments."""
+    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    return MemberProcess(member.name, member.config, member.output, sink, ("-c", MEMBER), variables)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -148,7 +146,7 @@ async def one_low_disk(cluster: FaultyCluster) -> None:
         await empty(client, "orders", confirmed - 1)
         cluster.set_faults(leader, Faults())
         await publish_when_there_is_room(client, "orders")
-    assert not cluster.ended(), cluster.last_output(leader)
+    assert not cluster.processes.ended(), cluster.processes.last_output(leader)
     for said in ("disk space low: publishes are refused", "disk space is back"):
         assert said in cluster.output(leader)
     await all_equal(cluster)
@@ -162,7 +160,7 @@ def test_publishes_are_refused_while_one_disk_is_low_and_everything_else_goes_on
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[LocalCluster]:
     """Three members, each with a file system of its own."""
-    cluster = SmallSegments(tmp_path / "cluster", settings=SETTINGS)
+    cluster = LocalCluster(tmp_path / "cluster", settings=SETTINGS, launch=with_small_segments)
     places = [cluster.member(name).folder / "data" for name in cluster.names]
     done: list[Path] = []
     try:
@@ -208,7 +206,9 @@ async def all_disks_full(cluster: LocalCluster) -> None:
             (place / "somebody-elses").unlink()
             subprocess.run(["mount", "-o", f"remount,size={2 * TMPFS_MIB}m", str(place)], check=True)
         await publish_when_there_is_room(client, "orders")
-    assert not cluster.ended(), {name: cluster.last_output(name) for name in cluster.ended()}
+    assert not cluster.processes.ended(), {
+        name: cluster.processes.last_output(name) for name in cluster.processes.ended()
+    }
     await all_equal(cluster)
 
 

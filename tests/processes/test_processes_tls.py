@@ -72,7 +72,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
     async def make_users() -> None:
         async with quorum.connect(cluster.url, connect_timeout_ms=CONNECT_LIMIT_MS) as client:
-            name, password = cluster.administrator
+            name, password = cluster.files.administrator
             await client.set_user(name, password, administers=True)
             await client.set_user("ann")
             await client.set_permissions("ann", configure="*", write="*", read="*")
@@ -81,13 +81,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with cluster:
         asyncio.run(make_users())
         yield cluster
-        assert not cluster.ended(), f"members ended by themselves: {cluster.ended()}"
+        assert not cluster.processes.ended(), f"members ended by themselves: {cluster.processes.ended()}"
 
 
 def shown_by(cluster: LocalCluster, name: str) -> bytes:
     """The certificate that a new connection to the member gets."""
     host, _, port = cluster.member(name).client.rpartition(":")
-    context = ssl.create_default_context(cafile=str(cluster.certificates / "ca.pem"))
+    context = ssl.create_default_context(cafile=str(cluster.files.certificates / "ca.pem"))
     context.set_alpn_protocols(["h2"])
     with (
         socket.create_connection((host, int(port)), LIMIT_S) as plain,
@@ -133,11 +133,11 @@ class Rotation:
 
 def test_certificates_and_authorities_are_replaced_under_load(secured: LocalCluster, tmp_path: Path) -> None:
     """The streams that are open go on; then each connection is made again, with what is trusted last."""
-    clients = Rotation(secured.certificates, tmp_path / "clients")
-    peers = Rotation(secured.peer_certificates, tmp_path / "peers")
+    clients = Rotation(secured.files.certificates, tmp_path / "clients")
+    peers = Rotation(secured.files.peer_certificates, tmp_path / "peers")
 
     async def run() -> None:
-        old_authority = (secured.certificates / "ca.pem").read_bytes()
+        old_authority = (secured.files.certificates / "ca.pem").read_bytes()
         before = await asyncio.to_thread(shown_by, secured, "node-1")
         async with (
             Recorder(secured, "rotated") as recorder,
@@ -171,9 +171,9 @@ def test_certificates_and_authorities_are_replaced_under_load(secured: LocalClus
 def test_keys_of_tokens_are_replaced_under_load(secured: LocalCluster, tmp_path: Path) -> None:
     """No session ends before its token does; one that is refused by then would fail the load. No part of a token that
     proves anything is told to anybody."""
-    keys, token = secured.directory.parent / "keys.jwks", tmp_path / "token"
+    keys, token = secured.files.directory.parent / "keys.jwks", tmp_path / "token"
     hosts = ",".join(member.client for member in secured.members)
-    url = f"quorums://{hosts}/?ca_file={secured.certificates}/ca.pem&token_file={token}"
+    url = f"quorums://{hosts}/?ca_file={secured.files.certificates}/ca.pem&token_file={token}"
 
     async def run() -> None:
         signatures = [write_token(token, "old", 600)]
@@ -242,18 +242,18 @@ def test_a_signal_makes_a_member_read_its_files(secured: LocalCluster) -> None:
         "'", ""
     )
     assert "log_levle" in reload('log_levle = "error"\n' + text, refused)
-    certificate = secured.certificates / f"{HOST}.pem"
+    certificate = secured.files.certificates / f"{HOST}.pem"
     right = certificate.read_bytes()
     shown = shown_by(secured, member.name)
     put(certificate, b"rubbish")
     assert "no PEM file" in reload('log_level = "warning"\n' + text, refused)
     assert shown_by(secured, member.name) == shown
     put(certificate, right)
-    for _ in write_certificates(secured.certificates, [HOST]):
+    for _ in write_certificates(secured.files.certificates, [HOST]):
         pass
     assert "certificates for clients" in reload(text, done)
     assert shown_by(secured, member.name) != shown
-    keys = secured.directory.parent / "keys.jwks"
+    keys = secured.files.directory.parent / "keys.jwks"
     write_keys(keys, "old", "new")
     assert "keys of tokens" in reload(text, done)
     put(keys, b"rubbish")

@@ -166,7 +166,7 @@ async def upgraded(cluster: ReleasesCluster, releases: list[Path], newer: Path) 
     await asyncio.to_thread(cluster.stop, [last])
     cluster.releases[last] = older
     cluster.start([last])
-    await until(lambda: REFUSED in cluster.last_output(last), f"{last} says that it is too old")
+    await until(lambda: REFUSED in cluster.processes.last_output(last), f"{last} says that it is too old")
     assert not cluster.is_serving(last)
     await asyncio.to_thread(cluster.change, last, newer)
     return await all_equal(cluster)

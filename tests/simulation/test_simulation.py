@@ -446,9 +446,10 @@ UNREACHED = """
     quorum/local_cluster/directory.py
     quorum/local_cluster/listeners.py
     quorum/local_cluster/member.py
+    quorum/local_cluster/member_calls.py
+    quorum/local_cluster/member_processes.py
     quorum/local_cluster/ports.py
     quorum/local_cluster/processes.py
-    quorum/local_cluster/running.py
     quorum/log/inspection.py
     quorum/log/segment_files/reserve.py
     quorum/node/driver.py

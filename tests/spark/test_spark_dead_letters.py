@@ -77,6 +77,7 @@ def test_deaths_are_counted_by_reason_queue_and_properties(
     ((hour,),) = counted(count(found, ["time"], "reason = 'rejected'"))
     now = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     assert hour.astimezone(UTC) in (now, now - timedelta(hours=1))
+    assert counted(count(found, ["Time"], "reason = 'rejected'")) == {(hour,): 5}, "Spark ignores the case"
 
 
 def test_only_the_largest_groups_are_returned(

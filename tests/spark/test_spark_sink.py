@@ -250,6 +250,23 @@ def test_a_write_is_done_though_its_place_cannot_be_given_back(monkeypatch: pyte
     assert done == ["q"]
 
 
+def test_an_abort_drops_the_parts_of_all_queues_though_one_was_deleted(
+    cluster: LocalCluster, client: sync.Client, bulk: BulkClient, queue: str
+) -> None:
+    names = [f"{queue}-{number}" for number in range(2)]
+    for name in names:
+        client.declare(name)
+    schema = StructType([StructField("body", BinaryType()), StructField("queue", StringType())])
+    given = {"url": cluster.url, "txnAppId": queue, "txnVersion": "1"}
+    writer = BatchWriter(sink_options(given, streaming=False), schema)
+    message = writer.write(iter([pa.RecordBatch.from_pydict({"body": [b"a", b"b"], "queue": names})]))
+    assert isinstance(message, Staged)
+    client.delete(names[0])
+    writer.abort([message])
+    with pytest.raises(RefusedError, match="part"):
+        bulk.publish(names[1], message.producer, message.batch, [message.parts[1].part])
+
+
 def with_queue(batch: pa.RecordBatch, queue: str) -> pa.RecordBatch:
     return batch.append_column("queue", pa.array([queue] * batch.num_rows))
 

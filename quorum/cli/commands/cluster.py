@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.commands import members
+from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
@@ -132,7 +133,7 @@ def up(
             f"`quorum cluster down --dir {directory}` stops them, "
             f"`quorum cluster start NODE --dir {directory}` starts one that is down"
         )
-    if elsewhere := cluster.started_elsewhere():
+    if elsewhere := cluster.files.started_elsewhere():
         raise ClusterError(_not_ours(elsewhere))
     for option, wanted, used in (
         ("--port", ports, [member.client for member in cluster.members]),
@@ -149,10 +150,7 @@ def up(
 
 
 def _run(cluster: LocalCluster, detach: bool) -> None:
-    asked: list[int] = []
-
     def on_signal(number: int, _: FrameType | None) -> None:
-        asked.append(number)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # also if the shell ignores them
@@ -163,8 +161,8 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
             on_long_wait=note if detach else None
         )  # without it, their output is shown
         cluster.stop(list(outside))
-        if cluster.is_secured:
-            cluster.make_administrator()
+        if cluster.files.is_secured:
+            cluster.files.make_administrator()
     except BaseException:
         cluster.stop()
         raise
@@ -180,7 +178,7 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         print(line, flush=True)
     if detach:
         print(serving, flush=True)
-        print(f"stop them with: quorum cluster down --dir {cluster.directory}", flush=True)
+        print(f"stop them with: quorum cluster down --dir {cluster.files.directory}", flush=True)
         return
     try:
         print(serving, flush=True)  # after this line its reader may stop this process
@@ -201,7 +199,7 @@ def _no_member(cluster: LocalCluster, name: str, standing: str) -> str:
 
 
 def _pages(cluster: LocalCluster, names: Sequence[str]) -> list[str]:
-    scheme = "https" if cluster.is_secured else "http"
+    scheme = "https" if cluster.files.is_secured else "http"
     return [f"{scheme}://{member.http}/" for member in map(cluster.member, names) if member.http]
 
 
@@ -209,18 +207,18 @@ def _how_to_connect(cluster: LocalCluster, names: Sequence[str]) -> Iterator[str
     """Lines for a person: the pages of these members, and what a client of a secured cluster sets in its shell."""
     if pages := _pages(cluster, names):
         yield f"pages of the members: {' '.join(pages)}"
-    if cluster.is_secured:
+    if cluster.files.is_secured:
         yield "to connect, paste into a shell:"
         yield f"export QUORUM_URL={quote(cluster.url_of(*names, logs_in=False))}"
-        yield f"export QUORUM_USER={quote(cluster.administrator[0])}"
-        yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.administrator_file))})"'
+        yield f"export QUORUM_USER={quote(cluster.files.administrator[0])}"
+        yield f'export QUORUM_PASSWORD="$(cut -d: -f2- {quote(str(cluster.files.administrator_file))})"'
 
 
 def _watch(cluster: LocalCluster, count: int) -> int:
     """Wait until every member has ended by itself or by `cluster down`. 0 if all ended with status 0."""
     told: dict[str, int] = {}
     while len(told) < count:
-        for name, status in cluster.ended().items():
+        for name, status in cluster.processes.ended().items():
             if name not in told:
                 told[name] = status
                 print(f"{name} has ended with status {status}", flush=True)
@@ -240,12 +238,12 @@ def down(
     cluster = LocalCluster.open(directory)
     running = len(cluster.running())
     killed = cluster.stop()
-    elsewhere = cluster.started_elsewhere()
+    elsewhere = cluster.files.started_elsewhere()
     purge_now = purge and not elsewhere
     told = [f"stopped {counted(running, 'member')}"]
     if purge_now:
-        kept = cluster.data_elsewhere()
-        cluster.remove()
+        kept = cluster.files.data_elsewhere()
+        cluster.files.remove()
         told += [f"removed {directory}"]
         told += [f"kept {data}, the data of {name}" for name, data in kept.items()]
     print("; ".join(told), flush=True)
@@ -265,7 +263,7 @@ def start(
     from quorum.local_cluster.cluster import LocalCluster
 
     cluster = LocalCluster.open(directory)
-    new_nodes = [name for name in names if not cluster.was_member(name)]
+    new_nodes = [name for name in names if not cluster.files.was_member(name)]
     cluster.start(names)
     outside = cluster.wait_ready(names, new_nodes=new_nodes, on_long_wait=note)
     removed = {name: standing for name, standing in outside.items() if name not in new_nodes}
@@ -293,7 +291,7 @@ def stop_members(
 
     cluster = LocalCluster.open(directory)
     down = [name for name in names if cluster.process(name) is None]
-    if elsewhere := tuple(name for name in cluster.started_elsewhere() if name in down):
+    if elsewhere := tuple(name for name in cluster.files.started_elsewhere() if name in down):
         raise CliError(_not_ours(elsewhere), 1)
     if down:
         raise CliError(f"{', '.join(down)} {'does' if len(down) == 1 else 'do'} not run", 1)
@@ -311,13 +309,13 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
 
     cluster = LocalCluster.open(directory)
     with naming(directory):
-        new = cluster.prepare()
+        new = cluster.files.prepare()
     try:
         cluster.start([new.name])
         cluster.wait_standing(new.name, "waiting")
     except BaseException:
         cluster.stop([new.name])
-        cluster.forget(new.name)
+        cluster.files.forget(new.name)
         raise
     try:
         members.add(new.client, url=cluster.url)
@@ -422,7 +420,7 @@ def _condition(group: GroupInfo) -> str:
     """The condition of the answering node's own data of a group, for people."""
     found = []
     if group.disputed:
-        found.append(f"[red]not served: {group.disputed}[/red]")
+        found.append(f"[red]not served: {shown(group.disputed)}[/red]")
     if group.quarantined:
         found.append("[red]quarantined[/red]")
     if group.unreadable:
@@ -490,7 +488,7 @@ def _tables(seen: ClusterStatus) -> None:
         reachable += ", joining" if each.joining else ""
         name = f"{each.id} for {each.replaces}" if each.replaces else each.name
         disk, sync = _disk(each.disk)
-        table.add_row(name, each.client_address, reachable, str(each.known_version or "?"), disk, sync)
+        table.add_row(name, shown(each.client_address), reachable, str(each.known_version or "?"), disk, sync)
     print_table(table)
     if seen.standing == "removed":
         console.print(

@@ -170,9 +170,9 @@ def _wrong_data(config: NodeConfig) -> Iterator[str]:
     from quorum.node.offline.backup import refuse_backup
     from quorum.node.offline.lost_log import LOG
 
-    if not config.data_dir.is_dir():
-        return
     try:
+        if not config.data_dir.is_dir():
+            return
         refuse_backup(config.data_dir)
         check_identity(config.data_dir, config.name, founding_of(config), RealFiles())
         check_owner(config.data_dir, config.data_dir / LOG, RealFiles())
@@ -376,8 +376,12 @@ def _open_files() -> Finding:
 
 def _disk(config: NodeConfig) -> Iterator[Finding]:
     folder = config.data_dir
-    while not folder.exists():
-        folder = folder.parent
+    try:
+        while not folder.exists():
+            folder = folder.parent
+    except OSError as error:  # a folder above it may not be entered
+        yield Finding("bad", "disk", f"{folder} cannot be read: {error.strerror}")
+        return
     kind = _file_system(folder)
     if kind in VOLATILE:
         yield Finding("bad", "file system", f"{folder} is {kind}: nothing of it survives a restart")
@@ -457,9 +461,9 @@ def _remembered(config: NodeConfig) -> set[str]:
     from quorum.node.identity.identity import IdentityError, check_identity
 
     folder = _data_dir(config)
-    if folder is None or not folder.is_dir():
-        return set()
     try:
+        if folder is None or not folder.is_dir():
+            return set()
         known = check_identity(folder, config.name, founding_of(config), RealFiles())
     except (IdentityError, OSError):
         return set()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from quorum.cli.console import (
+    LONG_S,
     CliError,
     JsonOption,
     Patience,
@@ -20,6 +21,7 @@ from quorum.cli.console import (
     default_url,
     note,
     print_json,
+    printable,
     served,
 )
 from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap
@@ -53,7 +55,9 @@ def archive(
         str, typer.Option(metavar="LIST", help="application properties as columns: 'color STRING'")
     ] = "",
     batch: Annotated[int, typer.Option(min=1, max=10_000_000, help="messages of a batch, at most")] = 100_000,
-    interval: Annotated[float, typer.Option(min=0.1, help="seconds between batches, without --once")] = 10.0,
+    interval: Annotated[
+        float, typer.Option(min=0.1, max=LONG_S, help="seconds between batches, without --once")
+    ] = 10.0,
     pass_lost: Annotated[
         bool,
         typer.Option(
@@ -152,7 +156,7 @@ def selectivity(
     """Count the archived messages that selectors match, the cost of their fields, and the fields worth keeping."""
     texts = list(selector or ())
     if selectors is not None:
-        texts += [line for line in selectors.read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts += _lines(selectors)
     asks_cluster = cluster or url is not None
     if not texts and not asks_cluster:
         raise CliError("no selectors; give --selector, --selectors or --cluster")
@@ -185,6 +189,15 @@ def selectivity(
     note(counted(sum(each.messages for each in found), "message"))
 
 
+def _lines(file: Path) -> list[str]:
+    """The lines of a file that are not blank. CliError if it is not UTF-8."""
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CliError(f"{file}: byte {error.start} is not UTF-8") from error
+    return [line for line in text.splitlines() if line.strip()]
+
+
 def _plain(found: QueueSelectivity) -> dict[str, Any]:
     plain = asdict(found)
     plain["recommendation"]["line"] = found.recommendation.line
@@ -194,32 +207,33 @@ def _plain(found: QueueSelectivity) -> dict[str, Any]:
 def _show(found: QueueSelectivity) -> None:
     """Print tables at their full width, because they may be written to files."""
     whole = found.messages
-    print(f"{found.queue}: {counted(whole, 'message')}\n")
-    print("     matched     share  selector")
+    print(printable(f"{found.queue}: {counted(whole, 'message')}"))
+    print("\n     matched     share  selector")
     for each in found.selectors:
         users = f"  ({', '.join(each.users)})" if each.users else ""
-        print(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}")
+        print(printable(f"{each.matched:>12,}  {_share(each.matched, whole)}  {each.selector}{users}"))
     if not found.selectors:
         print("              no selectors")
     print("\n   selectors   matched      NULL    distinct  bytes in memory  a message  field")
     for field in found.fields:
         if not field.archived:
-            print(f"{field.selectors:>12,}{'not in archives':>57}  {field.field}")
+            print(printable(f"{field.selectors:>12,}{'not in archives':>57}  {field.field}"))
             continue
         matched = _share(field.matched, whole) if field.selectors else "       -"
-        print(
+        numbers = (
             f"{field.selectors:>12,}  {matched}  {_share(whole - field.messages, whole)}  {field.distinct:>10,}"
-            f"  {field.memory_bytes:>15,}  {field.memory_bytes / max(1, whole):>9.1f}  {field.field}"
+            f"  {field.memory_bytes:>15,}  {field.memory_bytes / max(1, whole):>9.1f}"
         )
+        print(printable(f"{numbers}  {field.field}"))
     wanted = found.recommendation
-    print(f"\n{wanted.line}")
     now = ",".join(wanted.names_now) or "nothing"
-    print(
+    sizes = (
         f"  {wanted.memory_bytes / max(1, whole):.1f} bytes a message"
         f"; now {wanted.memory_bytes_now / max(1, whole):.1f}, with {now}"
     )
-    for reason in wanted.reasons:
-        print(f"  {reason}")
+    print()
+    for line in (wanted.line, sizes, *(f"  {reason}" for reason in wanted.reasons)):
+        print(printable(line))
     print()
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.console import CliError, JsonOption, note, print_json, print_table
+from quorum.cli.commands.queues import shown
+from quorum.cli.console import CliError, JsonOption, note, print_json, print_table, printable
 from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap, settings_of
 from quorum.counts import counted
 
@@ -171,18 +172,18 @@ def _show(report: Report) -> None:
             f"{kind.replace('_', ' ')}: {line.broken[kind]:,}" for kind in KINDS if line.broken[kind]
         )
         cells = [f"{each:,}" if each else "" for each in line.counts.values()]
-        table.add_row(line.queue, line.producer, *cells, broken)
+        table.add_row(shown(line.queue), shown(line.producer), *cells, broken)
     print_table(table)
     if len(report.lines) > SHOWN_LINES:
         print(f"and {counted(len(report.lines) - SHOWN_LINES, 'more producer')} (--json shows all)")
-    for kind, shown in report.culprits.items():
+    for kind, examples in report.culprits.items():
         total = report.total(kind)
         print(
             f"{kind.replace('_', ' ')}: {total:,}"
-            + (f", {len(shown)} of them:" if total > len(shown) else ":")
+            + (f", {len(examples)} of them:" if total > len(examples) else ":")
         )
-        for each in shown:
-            print(f"  queue '{each.queue}', {each.producer}:{each.number}: {each.why}")
+        for each in examples:
+            print(printable(f"  queue '{each.queue}', {each.producer}:{each.number}: {each.why}"))
     counts = totals(report.lines)
     verdict = "no violation" if report.is_clean else "VIOLATED"
     print(

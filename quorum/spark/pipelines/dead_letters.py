@@ -96,8 +96,13 @@ def count(found: DataFrame, by: Sequence[str], where: str = "") -> Counted:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    names = [f"`{name.replace('`', '``')}`" if name in found.columns else name for name in by]
-    parts = [F.date_trunc("hour", TIME) if name == f"`{TIME}`" else F.col(name) for name in names]
+    columns = {column.lower() for column in found.columns}  # Spark ignores the case of names
+    parts = [
+        F.date_trunc("hour", TIME)
+        if name.lower() == TIME
+        else F.col(f"`{name.replace('`', '``')}`" if name.lower() in columns else name)
+        for name in by
+    ]
     try:
         chosen = found.where(where) if where else found
         grouped = chosen.groupBy(*(part.alias(f"part{n}") for n, part in enumerate(parts))).count()

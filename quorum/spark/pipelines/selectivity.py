@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quorum.counts import counted
 from quorum.spark.errors import OptionError
 from quorum.spark.pipelines.archived_fields import COLUMNS, HEADERS, columns_of, distinct_texts
 from quorum_selectors import canonical, jms
@@ -299,7 +300,7 @@ def recommend(
     names = tuple(sorted(each.field for each in used))
     reasons = []
     for each in used:
-        by = f"{each.field}: {_counted(each.selectors, 'selector')}, which {_match(each)}"
+        by = f"{each.field}: {counted(each.selectors, 'selector')}, which {_match(each)}"
         if each.archived:
             reasons.append(
                 f"{by} {_share(each.matched, messages)} of the messages; "
@@ -307,7 +308,7 @@ def recommend(
             )
         else:
             reasons.append(
-                f"{each.field}: {_counted(each.selectors, 'selector')}; not in archives, so its cost is unknown"
+                f"{each.field}: {counted(each.selectors, 'selector')}; not in archives, so its cost is unknown"
             )
     memory = sum(each.memory_bytes for each in used)
     if (
@@ -348,10 +349,6 @@ def spoken(key: str) -> str:
 
 def _key(name: str) -> str:
     return name if name.startswith((HEADER, PROPERTIES, APPLICATION)) else APPLICATION + name
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _match(field: FieldUse) -> str:

@@ -11,7 +11,8 @@ from pyspark.sql.types import StructType
 
 from quorum.client.errors import NotFound
 from quorum.spark.errors import DataLoss
-from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.rows import ToSpark, wanted_columns
+from quorum.spark.schema import fields_of
 from quorum.spark.service import kinds, service
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read_range(part: Range, url: str, schema: StructType, selector: str) -> Iter
         end_sequence=part.end,
         selector=selector,
         columns=wanted_columns(schema),
-        fields=kinds(wanted_fields(schema)),
+        fields=kinds(fields_of(schema)),
         index=part.index,
         prefer=part.prefer,
     )

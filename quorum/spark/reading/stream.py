@@ -38,7 +38,8 @@ from quorum.spark.errors import DataLoss
 from quorum.spark.lag import Figures, Report, consumed_figures
 from quorum.spark.options import SourceOptions
 from quorum.spark.reading.partitions import default_partitions, preferred_endpoint, split
-from quorum.spark.rows import ToSpark, wanted_columns, wanted_fields
+from quorum.spark.rows import ToSpark, wanted_columns
+from quorum.spark.schema import fields_of
 from quorum.spark.service import is_reason, kinds, service
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ class _Open:
     outstanding: int
     index: int
     """Index of the newest log entry that this process knows of; a member with this entry sees all of this."""
+    last_batch_s: float
+    """When messages of the queue were last reserved for a batch; at first, when it was opened."""
     done: int = 0
     """This process knows that the offsets up to here were settled, and not released."""
     is_fenced: bool = False
@@ -108,7 +111,6 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues: dict[str, _Open] = {}
         self._left: dict[str, int] | None = None
         """Number of messages that a query with the trigger AvailableNow still takes, by queue."""
-        self._last_batch_s = time.monotonic()
         self._keeper: _Keeper | None = None
         self._planned: Offset = {}
         self._report = Report(self._figures)
@@ -134,7 +136,12 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 on_expiry=options.on_expiry,
             )
             self._queues[queue] = _Open(
-                state.generation, state.settled, state.last, state.outstanding, state.index
+                state.generation,
+                state.settled,
+                state.last,
+                state.outstanding,
+                state.index,
+                time.monotonic(),
             )
             if self._keeper is None:
                 self._keeper = _Keeper(self._service, options, self._queues)
@@ -174,8 +181,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             None if is_all else limit.max_bytes if isinstance(limit, ReadMaxBytes) else options.max_bytes,
         )
-        if self._take(at, budget):
-            self._last_batch_s = time.monotonic()
+        self._take(at, budget)
         self._planned = at
         return at
 
@@ -186,7 +192,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _figures(self, queue: str, offset: int) -> Figures:
         return consumed_figures(self._service, queue, offset, self._open(queue).index)
 
-    def _take(self, at: Offset, budget: _Budget) -> int:
+    def _take(self, at: Offset, budget: _Budget) -> None:
         """Reserve messages within the budget and update `at`. Each queue gets a fair share first, then the rest."""
         taken = 0
         for turn in range(2 if len(at) > 1 and budget.is_limited else 1):
@@ -201,7 +207,6 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._left is not None:
                     self._left[queue] = max(0, self._left[queue] - count)
                 taken += count
-        return taken
 
     def _reserve(self, queue: str, at: Offset, budget: _Budget, wait_ms: int) -> tuple[int, int]:
         """Make reservations after at[queue] and move it to the last one. Returns their messages and bytes."""
@@ -219,7 +224,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     at[queue],
                     max_messages=wanted,
                     max_bytes=0 if budget.size_bytes is None else budget.size_bytes - size,
-                    min_messages=0 if messages else min(self._least(), wanted),
+                    min_messages=0 if messages else min(self._least(opened), wanted),
                     wait_ms=0 if messages else wait_ms,
                 )
             except QuorumError as error:
@@ -239,6 +244,8 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             size += made.size_bytes
             if made.count < wanted and made.offset > opened.last:
                 break  # no more messages now
+        if messages:
+            opened.last_batch_s = time.monotonic()
         return messages, size
 
     def _pass_over(self, queue: str, at: Offset, error: QuorumError) -> None:
@@ -255,10 +262,11 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost_data(self._options, str(explained))
         at[queue] = opened.settled = state.settled
 
-    def _least(self) -> int:
-        """Number of messages that have to be ready: minMessagesPerTrigger until maxTriggerDelay has passed."""
+    def _least(self, opened: _Open) -> int:
+        """Number of messages that have to be ready: minMessagesPerTrigger until maxTriggerDelay has passed since the
+        queue's last batch. Other queues do not count: one that is always busy would keep this one waiting for ever."""
         options = self._options
-        is_patient = time.monotonic() - self._last_batch_s < options.max_delay_ms / 1000
+        is_patient = time.monotonic() - opened.last_batch_s < options.max_delay_ms / 1000
         return options.min_messages if is_patient and self._left is None else 0
 
     def _settle(self, queue: str, offset: int) -> None:
@@ -343,7 +351,7 @@ class ConsumeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Slice)
         options = self._options
         shape = ToSpark(self._schema, partition.queue)
-        names, fields = wanted_columns(self._schema), kinds(wanted_fields(self._schema))
+        names, fields = wanted_columns(self._schema), kinds(fields_of(self._schema))
         for piece in partition.pieces:
             batches = self._service.read_reserved(
                 partition.queue,

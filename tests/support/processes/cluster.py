@@ -11,14 +11,15 @@ import json
 import random
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quorum.errors import ClusterError
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.processes import MemberProcess
+from quorum.local_cluster.member_processes import STOP_GRACE_S
+from quorum.local_cluster.processes import LineSink, MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.member import CUT_STATUS, FAULTS_FILE, SETUP_FILE
 from support.processes.proxy import Proxies
@@ -75,14 +76,22 @@ class FaultyCluster(LocalCluster):
             )
             if value is not None
         }
-        super().__init__(directory, members, settings=settings, secured=secured)
+        super().__init__(
+            directory,
+            members,
+            settings=settings,
+            secured=secured,
+            launch=self._start_unlike,
+            peer_address=self._proxy_or_peer,
+        )
 
-    def _peer_address(self, member: LocalMember, other: LocalMember) -> str:
+    def _proxy_or_peer(self, member: LocalMember, other: LocalMember) -> str:
         if self.proxies is None or member.name == other.name:
             return other.peer
         return self.proxies.address(member.name, other.name, other.peer)
 
-    def _launch(self, member: LocalMember) -> MemberProcess:
+    def _start_unlike(self, member: LocalMember, sink: LineSink | None) -> MemberProcess:
+        """Members differ in their environment, and each has a disk with faults."""
         setup = {"seed": self.chance.randrange(1 << 32), **self._setup}
         (member.folder / SETUP_FILE).write_text(json.dumps(setup), encoding="ascii")
         place = self.names.index(member.name)
@@ -91,10 +100,10 @@ class FaultyCluster(LocalCluster):
             **UNLIKE[place % len(UNLIKE)],
         }
         program = ("-m", "support.processes.member")
-        return MemberProcess(member.name, member.config, member.output, self._sink, program, variables)
+        return MemberProcess(member.name, member.config, member.output, sink, program, variables)
 
-    def stop(self, names: object = None, grace_s: float = 10.0) -> list[str]:
-        killed = super().stop(names, grace_s)  # type: ignore[arg-type]
+    def stop(self, names: Sequence[str] | None = None, grace_s: float = STOP_GRACE_S) -> list[str]:
+        killed = super().stop(names, grace_s)
         if names is None and self.proxies is not None:
             self.proxies.close()
         return killed
@@ -108,13 +117,15 @@ class FaultyCluster(LocalCluster):
     def cut_power(self, *names: str) -> list[PowerCutSaid]:
         """Of all these members at the same moment."""
         for name in names:
-            self._signal(name, signal.SIGUSR1)
+            self.processes.send(name, signal.SIGUSR1)
         return [self._await_cut(name) for name in names]
 
     def _await_cut(self, name: str) -> PowerCutSaid:
         status = self.await_end(name, CUT_LIMIT_S)
         if status != CUT_STATUS:
-            raise ClusterError(f"member {name} ended with {status} at a power cut:\n{self.last_output(name)}")
+            raise ClusterError(
+                f"member {name} ended with {status} at a power cut:\n{self.processes.last_output(name)}"
+            )
         said = [line for line in self.output(name).splitlines() if line.startswith("power cut: ")][-1]
         words = said.removeprefix("power cut: ").split()
         kept, names = words[words.index("durable,") + 1], words[words.index("something;") + 1]
@@ -122,10 +133,7 @@ class FaultyCluster(LocalCluster):
 
     def await_end(self, name: str, limit_s: float = END_LIMIT_S) -> int:
         """The exit status of a member that ends by itself; it may be started again afterwards."""
-        status = self._processes[name].wait(limit_s)
-        assert status is not None, f"member {name} did not end within {limit_s} s:\n{self.last_output(name)}"
-        self._forget(name)
-        return status
+        return self.processes.await_end(name, limit_s)
 
     def output(self, name: str) -> str:
         """All that the member's processes have written."""

@@ -218,8 +218,8 @@ class BitFlips:
             is_right = is_replaced or place.byte() == before or place.is_in_record
             if is_right and self._is_named(place, said):
                 return True
-            ended = self.cluster.ended()
-            assert not ended, f"{place}: {ended}\n{self.cluster.last_output(self.victim)}"
+            ended = self.cluster.processes.ended()
+            assert not ended, f"{place}: {ended}\n{self.cluster.processes.last_output(self.victim)}"
             assert time.monotonic() < deadline, (
                 f"{place}: not noticed, or not put right, in {NOTICE_LIMIT_S} s"
             )
@@ -360,12 +360,12 @@ class BitFlips:
         """The exit status, None if it serves."""
         deadline = time.monotonic() + RESTART_LIMIT_S
         while True:
-            if self.victim in self.cluster.ended():
+            if self.victim in self.cluster.processes.ended():
                 return await asyncio.to_thread(self.cluster.await_end, self.victim)
             if await asyncio.to_thread(self.cluster.is_serving, self.victim):
                 return None
             assert time.monotonic() < deadline, (
-                f"neither ends nor serves: {self.cluster.last_output(self.victim)}"
+                f"neither ends nor serves: {self.cluster.processes.last_output(self.victim)}"
             )
             await asyncio.sleep(POLL_S)
 

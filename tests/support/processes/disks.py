@@ -275,7 +275,7 @@ async def disk_full(cluster: FaultyCluster, queue: str, room: int) -> str:
             except QuorumError:
                 assert time.monotonic() < deadline, "publishing does not go on though there is room again"
                 await asyncio.sleep(0.1)
-    assert not cluster.ended(), f"members ended: {cluster.ended()}"
+    assert not cluster.processes.ended(), f"members ended: {cluster.processes.ended()}"
     assert refused_with.startswith("DISK_LOW") and leader in refused_with, refused_with
     assert confirmed, "nothing was published before the disk was full"
     return f"{confirmed:,} taken, refused with {refused_with}, {settled:,} settled on the full disk"

@@ -242,7 +242,7 @@ class Features:
             await asyncio.sleep(POLL_S)
 
     def _raise_what_failed(self) -> None:
-        ended = self.cluster.ended()
+        ended = self.cluster.processes.ended()
         assert not ended, f"members ended by themselves: {ended}"
         for task in [*self._producing, *self._others]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:

@@ -74,7 +74,7 @@ async def hostile_connections(member: SecuredMember, count: int, seed: int = 1) 
     begun = time.monotonic()
     for number in range(SLICES):
         await healthy.beside(attack, count * (number + 1) // SLICES - attack.counts.total())
-        seen.append(member.resident_bytes()[member.name] >> 20)
+        seen.append(member.processes.resident_bytes()[member.name] >> 20)
         if not number:
             before = await _at_rest(member, 0, 1 << 60, 2.0)
     took_s = time.monotonic() - begun
@@ -83,7 +83,7 @@ async def hostile_connections(member: SecuredMember, count: int, seed: int = 1) 
     assert attack.counts.total() == count
     assert served >= 10, "the healthy client did next to nothing"
     assert not attack.unanswered, f"the member did not take {attack.unanswered} connections"
-    assert member.process(member.name) == process, member.last_output(member.name)
+    assert member.process(member.name) == process, member.processes.last_output(member.name)
     defects = [line for line in member.output.splitlines() if _DEFECT.search(line)]
     assert not defects, defects[:5]
     kinds = ", ".join(f"{kind} {found:,}" for kind, found in sorted(attack.counts.items()))
@@ -98,7 +98,7 @@ async def _at_rest(member: SecuredMember, files: int, resident: int, limit_s: fl
     """(open files, resident bytes) when both are at most these, or the limit is over."""
     deadline = time.monotonic() + limit_s
     while True:
-        found = member.descriptors(), member.resident_bytes()[member.name]
+        found = member.descriptors(), member.processes.resident_bytes()[member.name]
         if found[0] <= files and found[1] <= resident:
             return found
         if time.monotonic() > deadline:

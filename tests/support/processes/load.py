@@ -183,9 +183,9 @@ class Recorder:
         await asyncio.gather(*self._consuming, return_exceptions=True)
 
     def _raise_what_failed(self) -> None:
-        ended = self.cluster.ended()
+        ended = self.cluster.processes.ended()
         assert not ended, (
-            f"members ended by themselves: {ended}\n{self.cluster.last_output(next(iter(ended)))}"
+            f"members ended by themselves: {ended}\n{self.cluster.processes.last_output(next(iter(ended)))}"
         )
         for task in [*self._producing, *self._consuming]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
@@ -335,7 +335,7 @@ async def settled(
 async def leader_of(cluster: LocalCluster, queue: str) -> str:
     """The leader of the queue's group, once there is one."""
     deadline = time.monotonic() + RESUME_LIMIT_S
-    while (leader := await asyncio.to_thread(cluster.leader_of_queue, queue)) is None:
+    while (leader := await asyncio.to_thread(cluster.calls.leader_of_queue, queue)) is None:
         assert time.monotonic() < deadline, f"no leader of {queue!r} for {RESUME_LIMIT_S} s"
         await asyncio.sleep(POLL_S)
     return leader

@@ -59,8 +59,10 @@ class FileLosses:
             size = _harm(path, harm)
             deadline = time.monotonic() + NOTICE_LIMIT_S
             while not (is_named := self._is_named(path, said)) and not is_replaced(path, size):
-                ended = self.cluster.ended()
-                assert not ended, f"{path} {harm}: {ended}\n{self.cluster.last_output(self.flips.victim)}"
+                ended = self.cluster.processes.ended()
+                assert not ended, (
+                    f"{path} {harm}: {ended}\n{self.cluster.processes.last_output(self.flips.victim)}"
+                )
                 assert time.monotonic() < deadline, f"{path} {harm}: not noticed in {NOTICE_LIMIT_S} s"
                 await asyncio.sleep(POLL_S)
             if not is_named:

@@ -27,15 +27,17 @@ def _ask(cluster: LocalCluster, name: str) -> ClusterStatus | None:
 async def until(cluster: LocalCluster, at: str, done: Callable[[ClusterStatus], bool], what: str) -> None:
     deadline = time.monotonic() + CHANGE_LIMIT_S
     while (seen := await asyncio.to_thread(_ask, cluster, at)) is None or not done(seen):
-        outputs = "\n".join(cluster.last_output(name, 5) for name in cluster.names)
+        outputs = "\n".join(cluster.processes.last_output(name, 5) for name in cluster.names)
         assert time.monotonic() < deadline, f"{what}: not within {CHANGE_LIMIT_S} s: {seen}\n{outputs}"
         await asyncio.sleep(POLL_S)
 
 
 async def said(cluster: LocalCluster, name: str, what: str) -> None:
     deadline = time.monotonic() + CHANGE_LIMIT_S
-    while what not in cluster.last_output(name, 1_000):
-        assert time.monotonic() < deadline, f"{name} has not said {what!r}: {cluster.last_output(name)}"
+    while what not in cluster.processes.last_output(name, 1_000):
+        assert time.monotonic() < deadline, (
+            f"{name} has not said {what!r}: {cluster.processes.last_output(name)}"
+        )
         await asyncio.sleep(POLL_S)
 
 
@@ -61,7 +63,10 @@ async def bring_in(cluster: LocalCluster, new: LocalMember, *, replace: bool = F
 async def members_come_and_go(cluster: LocalCluster, queue: str, load: Load = LIGHT) -> str:
     """Three grow to five, one loses its disk and is replaced under its name, the two other first ones leave."""
     names = set(cluster.names)
-    newcomers = [cluster.prepare(), cluster.prepare()]  # clients know all five addresses from the beginning
+    newcomers = [
+        cluster.files.prepare(),
+        cluster.files.prepare(),
+    ]  # clients know all five addresses from the beginning
     async with Recorder(cluster, queue, load=load) as recorder:
         await recorder.progress(load.progress // 2)
         for new in newcomers:
@@ -81,7 +86,7 @@ async def members_come_and_go(cluster: LocalCluster, queue: str, load: Load = LI
         await said(cluster, "node-2", "knows 'node-2' with another data directory")
         await said(cluster, "node-1", "'node-2' has come back with another data directory")
         await asyncio.to_thread(cluster.stop, ["node-2"])
-        await bring_in(cluster, cluster.prepare("node-2"), replace=True)
+        await bring_in(cluster, cluster.files.prepare("node-2"), replace=True)
         await until(cluster, "node-4", are_voters(*names), f"{names} vote, node-2 anew")
         await asyncio.to_thread(cluster.wait_ready, ["node-2"])
         await recorder.progress(load.progress // 2)
@@ -94,7 +99,7 @@ async def members_come_and_go(cluster: LocalCluster, queue: str, load: Load = LI
         for name in ("node-1", "node-3"):
             await asyncio.to_thread(cluster.wait_standing, name, "removed")
             await asyncio.to_thread(cluster.stop, [name])
-            cluster.forget(name)
+            cluster.files.forget(name)
         await recorder.progress(load.progress // 2)
         await recorder.finish()
         verdict = checkers.check_all(recorder.history.records)
@@ -143,7 +148,7 @@ async def away_while_one_joins(cluster: LocalCluster) -> None:
     """A member comes back to a cluster that is led by one of whom it has never heard."""
     here, *_, away = cluster.names
     cluster.kill(away)
-    new = cluster.prepare()
+    new = cluster.files.prepare()
     await bring_in(cluster, new)
     names = cluster.names
     await until(cluster, here, are_voters(*names), f"{names} vote")

@@ -143,9 +143,9 @@ def use(cluster: LocalCluster, name: str, data: Path, cluster_name: str) -> None
     changed = re.sub(r'^cluster = ".*"$', f'cluster = "{cluster_name}"', text, flags=re.MULTILINE)
     assert changed != text
     member.config.write_text(changed, encoding="utf-8")
-    state = json.loads((cluster.directory / STATE_FILE).read_text(encoding="utf-8"))
+    state = json.loads((cluster.files.directory / STATE_FILE).read_text(encoding="utf-8"))
     state["settings"]["cluster"] = cluster_name
-    (cluster.directory / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
+    (cluster.files.directory / STATE_FILE).write_text(json.dumps(state), encoding="utf-8")
 
 
 async def take_all(url: str) -> list[bytes]:
@@ -174,7 +174,7 @@ async def work(cluster: LocalCluster, count: int) -> None:
 async def grow(cluster: LocalCluster) -> None:
     """Adds node-1, with an emptied directory, under its old address. Then node-2 comes back with its old data, is
     refused by both ways in, and is added with an emptied directory."""
-    await membership.bring_in(cluster, cluster.prepare("node-1"))
+    await membership.bring_in(cluster, cluster.files.prepare("node-1"))
     await membership.until(cluster, "node-3", membership.are_voters("node-1", "node-3"), "node-1 votes")
     assert cluster.member("node-2").data.is_dir(), "its old data"
     cluster.start(["node-2"])
@@ -186,6 +186,6 @@ async def grow(cluster: LocalCluster) -> None:
             await client.add_member(seen.own)
     assert not await asyncio.to_thread(cluster.is_serving, "node-2")
     await asyncio.to_thread(cluster.stop, ["node-2"])
-    await membership.bring_in(cluster, cluster.prepare("node-2"))
+    await membership.bring_in(cluster, cluster.files.prepare("node-2"))
     names = ("node-1", "node-2", "node-3")
     await membership.until(cluster, "node-3", membership.are_voters(*names), f"{names} vote")

@@ -38,27 +38,27 @@ class SecuredMember(LocalCluster):
 
     def context(self) -> ssl.SSLContext:
         """Return the TLS context of a client. It trusts the authority of the clients' port. It has no certificate."""
-        return ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
+        return ssl.create_default_context(cafile=str(self.files.certificates / "ca.pem"))
 
     def peer_context(self, *, has_certificate: bool = True) -> ssl.SSLContext:
         """Return the TLS context of a node that connects to the members' port. It trusts the members' authority.
         has_certificate: it also has a member's certificate."""
-        found = ssl.create_default_context(cafile=str(self.peer_certificates / "ca.pem"))
+        found = ssl.create_default_context(cafile=str(self.files.peer_certificates / "ca.pem"))
         if has_certificate:
             found.load_cert_chain(
-                self.peer_certificates / f"{HOST}.pem", self.peer_certificates / f"{HOST}.key"
+                self.files.peer_certificates / f"{HOST}.pem", self.files.peer_certificates / f"{HOST}.key"
             )
         return found
 
     def url_as(self, user: str = "") -> str:
         """user: one that `make_users` has made; without one, the client does not log in."""
         log_in = f"{user}:{PASSWORD}@" if user else ""
-        return f"quorums://{log_in}{self.members[0].client}/?ca_file={self.certificates}/ca.pem"
+        return f"quorums://{log_in}{self.members[0].client}/?ca_file={self.files.certificates}/ca.pem"
 
     async def make_users(self) -> None:
         """The administrator; `worker`, who may write and read names that begin with `mine` and declare `mine.too`; and
         `healthy` with every right for names that begin with `healthy`. The last two have the same password."""
-        await asyncio.to_thread(self.make_administrator)
+        await asyncio.to_thread(self.files.make_administrator)
         async with quorum.connect(self.url) as client:
             for user, *rights in ((WORKER, "mine.too", "mine*", "mine*"), (HEALTHY, *["healthy*"] * 3)):
                 await client.set_user(user, PASSWORD)

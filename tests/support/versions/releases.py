@@ -13,7 +13,7 @@ from pathlib import Path
 
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.processes import MemberProcess
+from quorum.local_cluster.processes import LineSink, MemberProcess
 from support.repository import ROOT
 
 RELEASE_0_1_0 = "4e9d24e5a901aa8b2cb533d5ae350d0f5f98108e"
@@ -84,14 +84,14 @@ class ReleasesCluster(LocalCluster):
     """Members that run installed releases. release: of all members, until `releases` has another one for a member."""
 
     def __init__(self, directory: Path, release: Path) -> None:
-        super().__init__(directory)
+        super().__init__(directory, launch=self._start_release)
         self.releases = dict.fromkeys(self.names, release)
 
-    def _launch(self, member: LocalMember) -> MemberProcess:
+    def _start_release(self, member: LocalMember, sink: LineSink | None) -> MemberProcess:
         # -P: the folder in which the tests run holds a `quorum`, too.
         program = ("-P", "-m", "quorum", "node")
         variables = {"PYTHONPATH": str(self.releases[member.name])}
-        return MemberProcess(member.name, member.config, member.output, self._sink, program, variables)
+        return MemberProcess(member.name, member.config, member.output, sink, program, variables)
 
     def change(self, name: str, release: Path) -> None:
         """Stop the member, and start it with this release. Wait until it serves."""
