@@ -155,7 +155,20 @@ class IndexSet:
             found = self.within(position, position + PIECE - 1)
             if len(found):
                 yield array("Q", found.tobytes())
-            position += PIECE
+                position += PIECE
+            else:
+                position = self._first_from(position + PIECE)
+
+    def _first_from(self, position: int) -> int:
+        """The first member that is not less than `position`. There is one."""
+        found = []
+        for piece in self._pieces:
+            if piece.first >= position or (piece.is_range and piece.last >= position):
+                found.append(max(piece.first, position))
+            elif piece.last >= position:
+                numbers = unpack(piece.packed)
+                found.append(int(numbers[np.searchsorted(numbers, position)]))
+        return min(found)
 
     def __iter__(self) -> Iterator[int]:
         for part in self.parts():

@@ -33,8 +33,8 @@ PLACES = tuple(place for place in Place if place.value)
 """The places of messages that are in a queue."""
 
 
-def check(group: GroupMachine) -> None:
-    """Raises AssertionError if an invariant is broken."""
+def check(group: GroupMachine, data: bytes | None = None) -> None:
+    """Raises AssertionError if an invariant is broken. data: the group's snapshot, if the caller has encoded it."""
     sessions, limits = group.sessions, group.limits
     fences = sessions.fences.by_name
     owners = [producer.owner for producer in sessions.producers.values()]
@@ -89,7 +89,7 @@ def check(group: GroupMachine) -> None:
     _expect(all(queue in group.queues for queue in group.backlog), "the backlog names queues that exist")
     _expect(list(group.deleted) == sorted(set(group.deleted)), "deleted ids ascend")
     _expect(not any(queue in group.queues for queue in group.deleted), "a deleted queue is gone")
-    data = snapshot.encode(group)
+    data = snapshot.encode(group) if data is None else data
     again = snapshot.decode(data, group.field_source, limits=limits)
     warm = sum(block.measured for queue in group.queues.values() for block in queue.messages.blocks.warm())
     _expect(warm == group.memory.warm_bytes, "the bytes of warm blocks are counted")

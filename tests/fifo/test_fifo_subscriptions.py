@@ -305,11 +305,10 @@ def test_who_holds_nothing_may_be_silent(world: World) -> None:
 
 
 def sparse_and_cold(world: World, blocks: int) -> None:
-    """One red message in each of so many full blocks, which somebody has looked at and released; all are cold."""
+    """One red message in each of so many full blocks, which a subscription reserved and released; all are cold."""
+    size = world.limits.block_size
     for _ in range(blocks):
-        world.publish(
-            name_of(world), PRODUCTION.block_size, [COLOURS[0], *[COLOURS[1]] * (PRODUCTION.block_size - 1)]
-        )
+        world.publish(name_of(world), size, [COLOURS[0], *[COLOURS[1]] * (size - 1)])
     open_reader(world, "colour = 'red'", subscription="looks")
     found = 0
     while found < blocks:
@@ -318,6 +317,10 @@ def sparse_and_cold(world: World, blocks: int) -> None:
         )
     do(world, ReleaseSubscription(1, "looks", FIRST))
     go_cold(world)
+
+
+SMALL_BLOCKS = replace(PRODUCTION, block_bits=9)
+"""After every entry the checks evaluate every message of a block that a selector has looked at."""
 
 
 def go_cold(world: World) -> None:
@@ -330,7 +333,8 @@ def count_of(reply: Reply) -> int:
     return reply.count
 
 
-def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: World) -> None:
+def test_who_begins_with_the_latest_does_not_read_what_was_there_before() -> None:
+    world = world_of(SMALL_BLOCKS)
     sparse_and_cold(world, 6)
     open_reader(world, "colour = 'red'", start="latest")
     assert count_of(reserve(world)) == 0
@@ -346,7 +350,8 @@ def test_who_begins_with_the_latest_does_not_read_what_was_there_before(world: W
     assert memory.loads - before <= 1, "the last block, where the message came"
 
 
-def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more(world: World) -> None:
+def test_who_holds_matches_in_many_blocks_reads_none_of_them_to_look_for_more() -> None:
+    world = world_of(SMALL_BLOCKS)
     sparse_and_cold(world, 6)
     open_reader(world, "colour = 'red'")
     assert count_of(reserve(world)) == 6
@@ -383,12 +388,15 @@ def test_one_look_at_a_reservation_has_a_limited_number_of_runs() -> None:
 
 
 def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
-    world = world_of(replace(PRODUCTION, reserved_blocks=2))
+    world = world_of(replace(SMALL_BLOCKS, reserved_blocks=2))
+    size = world.limits.block_size
     sparse_and_cold(world, 5)
-    world.publish(name_of(world), PRODUCTION.block_size + 3, [COLOURS[0]] * (PRODUCTION.block_size + 3))
+    world.publish(name_of(world), size + 3, [COLOURS[0]] * (size + 3))
     open_reader(world, "colour = 'red'")
     reserve(world, most=100_000)
-    unlimited = snapshot.decode(snapshot.encode(world.machine), world.log)
+    unlimited = snapshot.decode(
+        snapshot.encode(world.machine), world.log, limits=replace(SMALL_BLOCKS, reserved_blocks=64)
+    )
     whole = queries.reserved(unlimited, 1, "spark", 1, 0, 100_000)
     assert isinstance(whole, ReservationPage)
     go_cold(world)
@@ -404,7 +412,7 @@ def test_one_look_at_a_reservation_reads_a_bounded_number_of_blocks() -> None:
         found += bodies_of(portion.runs)
         has_more = portion.has_more
     assert found == bodies_of(whole.runs)
-    assert counts == [2, 2, PRODUCTION.block_size, 4], "the fifth one's block and the next, then the rest"
+    assert counts == [2, 2, size, 4], "the fifth one's block and the next, then the rest"
 
 
 def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -> None:

@@ -75,14 +75,14 @@ class Entries:
 
 def test_long_texts_that_arrive_for_many_selectors_are_looked_up_in_several_entries() -> None:
     world, name = prepared()
-    listen(world, name, 300)
+    listen(world, name, 100)
     entries = Entries(world)
     entries.one(world.batch(name, 64, letters(64)))
     assert world.machine.queues[1].groups.shared.behind is not None
     entries.rest()
     assert world.machine.queues[1].groups.shared.behind is None
     assert max(entries.asked) * 3 * UNITS <= 2 * PRODUCTION.arrival_budget
-    assert sum(entries.asked) == 300 * 64, "each is asked about each message, once"
+    assert sum(entries.asked) == 100 * 64, "each is asked about each message, once"
     for number in (0, 1, 63):
         assert entries.found(f"c{number}") == [number + 1]
 
@@ -141,7 +141,7 @@ def test_short_texts_cost_what_they_did_though_a_long_one_came_before() -> None:
 
 def test_staged_messages_have_the_price_of_their_texts() -> None:
     world, name = prepared()
-    listen(world, name, 300)
+    listen(world, name, 100)
     world.stage(name, 1, 1, 0, 32, letters(32))
     again = world.restored(snapshot.encode(world.machine))
     assert snapshot.encode(again) == snapshot.encode(world.machine)
@@ -184,7 +184,7 @@ def test_a_look_at_long_texts_stops_early_and_goes_on(is_pinned: bool) -> None:
 
 def test_a_member_that_restarts_in_between_goes_on_from_the_same_place() -> None:
     world, name = prepared()
-    listen(world, name, 300)
+    listen(world, name, 100)
     world.publish(name, 64, letters(64))
     assert world.machine.queues[1].groups.shared.behind is not None
     world.twin = world.restored(snapshot.encode(world.machine))

@@ -133,9 +133,11 @@ class World:
         numbered = tuple([Operation(i, origin, command) for i, (origin, command) in enumerate(operations)])
         self.entries.append((meta, numbered))
         applied = self.machine.apply(meta, numbered)
+        data = None
         if self.twin is not None:
             assert self.twin.apply(meta, numbered) == applied
-            assert snapshot.encode(self.twin) == snapshot.encode(self.machine)
+            data = snapshot.encode(self.machine)
+            assert snapshot.encode(self.twin) == data
             assert self.twin.next_wake() == self.machine.next_wake()
         if self.model is not None:
             replies, events = self.model.apply(meta, numbered)
@@ -176,7 +178,7 @@ class World:
                     (*part.key, part.rows(), part.size_bytes(), part.last_ms) for part in model.staged.parts
                 ]
         if self.checks:
-            invariants.check(self.machine)
+            invariants.check(self.machine, data)
             if self._checkpointer is not None:
                 self._checkpointer.check()
         return applied

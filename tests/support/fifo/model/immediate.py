@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fifo import commands as c
-from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
+from support.fifo.model.records import tree_of
 from support.fifo.model.scans import END
 from support.fifo.model.staging import Fields, due_at
 
@@ -65,6 +65,4 @@ def look_up(queue: ModelQueue, left: Left, fields: Mapping[int, Fields], wanted:
 def matches(group: Line, fields: Fields, is_seen: bool) -> bool:
     if not group.selector:
         return True
-    return (
-        is_seen and group.scan_position == END and evaluate(canonical.decode(group.selector), fields) is True
-    )
+    return is_seen and group.scan_position == END and evaluate(tree_of(group.selector), fields) is True

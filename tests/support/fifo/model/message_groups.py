@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fifo import commands as c
-from quorum_selectors import canonical
 from quorum_selectors.evaluate import evaluate
+from support.fifo.model.records import tree_of
 
 if TYPE_CHECKING:
     from support.fifo.model.queues import ModelQueue
@@ -129,7 +129,7 @@ class ModelMessageGroups:
                 continue
             if group is None or not group.selector:
                 return message
-            expression = canonical.decode(group.selector)
+            expression = tree_of(group.selector)
             if message.sequence < queue.fronts.place(group) and evaluate(expression, message.fields) is True:
                 return message
         return None

@@ -9,14 +9,22 @@ from typing import Any
 from fifo import commands as c
 from fifo import effects as e
 from fifo.limits import Limits
-from quorum_selectors import canonical
 from quorum_selectors.errors import EncodingError
 from quorum_selectors.evaluate import evaluate
 from quorum_selectors.expression import field_names
 from support.fifo.model.dead import Dead, ModelDead
 from support.fifo.model.message_groups import ModelMessageGroups
 from support.fifo.model.pins import ModelPins
-from support.fifo.model.records import NEVER, Left, Line, Message, ModelConsumer, ModelProducer, delivered
+from support.fifo.model.records import (
+    NEVER,
+    Left,
+    Line,
+    Message,
+    ModelConsumer,
+    ModelProducer,
+    delivered,
+    tree_of,
+)
 from support.fifo.model.scans import END, ModelFronts
 from support.fifo.model.staging import Fields, ModelStaging, due_at, is_crowded, key_of, priority_of
 from support.fifo.model.subscriptions import ModelSubscriptions
@@ -331,7 +339,7 @@ class ModelQueue:
         if not self.config.filter_enabled:
             return e.Refused("bad_argument", "")
         try:
-            keys = field_names(canonical.decode(selector))
+            keys = field_names(tree_of(selector))
         except EncodingError:
             return e.Refused("bad_argument", "")
         kept = self.config.filter_field_names
@@ -548,7 +556,7 @@ class ModelQueue:
                 continue
             if group is None or not group.selector:
                 return message
-            expression = canonical.decode(group.selector)
+            expression = tree_of(group.selector)
             if message.sequence < self.fronts.place(group) and evaluate(expression, message.fields) is True:
                 return message
         return None

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from fifo import commands as c
 from fifo import effects as e
+from quorum_selectors import canonical
 from support.fifo.model.staging import Fields
 
 NEVER = 1 << 70
+tree_of = lru_cache(maxsize=1_000)(canonical.decode)
+"""The tree of a selector. The model asks for it at every message."""
 
 
 @dataclass(eq=False)

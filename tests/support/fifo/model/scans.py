@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from fifo import commands as c
-from quorum_selectors import canonical
 from quorum_selectors.expression import steps
 from quorum_selectors.lookup_costs import LOOKUP_STEPS, cells
+from support.fifo.model.records import tree_of
 
 if TYPE_CHECKING:
     from support.fifo.model.queues import ModelQueue
@@ -48,7 +48,7 @@ class ModelFronts:
     def steps_a_message(self, groups: list[Line]) -> int:
         loads: dict[Hashable, Counter[Hashable]] = {}
         for group in groups:
-            tree = canonical.decode(group.selector)
+            tree = tree_of(group.selector)
             for family, cell in cells(tree):
                 loads.setdefault(family, Counter())[cell] += steps(tree)
         return sum(LOOKUP_STEPS + max(counter.values()) for counter in loads.values())
@@ -135,7 +135,7 @@ class ModelFronts:
         assert number is not None
         if not left.rest.blocks or left.rest.steps <= 0:
             return False
-        each = steps(canonical.decode(group.selector))
+        each = steps(tree_of(group.selector))
         first = max(group.scan_position, number * rules.block_size)
         last = self.reach(first, number, each, left.rest.steps, is_read=True)
         left.rest.blocks -= 1
