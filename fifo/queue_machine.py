@@ -340,9 +340,14 @@ class QueueMachine:
 
     def remove(self, entry: Entry, consumer: Consumer) -> None:
         """Detaches a consumer. Its checked-out messages are requeued."""
-        self._leave(consumer)
-        self._drop(consumer)
-        self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
+        self.remove_all(entry, [consumer])
+
+    def remove_all(self, entry: Entry, consumers: Sequence[Consumer]) -> None:
+        """Detaches consumers. Their checked-out messages are requeued."""
+        for consumer in consumers:
+            self._leave(consumer)
+            self._drop(consumer)
+        self.messages.requeue_of_each(entry, [each.checked_out.remove_all() for each in consumers])
 
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""
