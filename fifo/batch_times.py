@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fifo.commands import MAX_DELAY_MS, Enqueue
 from fifo.effects import Refused
 from fifo.frozen_dataclasses import dataclass
+from fifo.messages.stretches import Column, slots_of, starts_of
 
 AT_ONCE = -1
 """In place of a due time."""
@@ -43,6 +44,22 @@ class BatchTimes:
             (ordinal + start, end - start, _of(ttls, ordinal + start), _of(dues, ordinal + start))
             for start, end in itertools.pairwise(starts)
         ]
+
+    def columns(self, ranges: Sequence[tuple[int, int]]) -> tuple[Column, Column, Column, Column]:
+        """The stretches of the messages (ordinal, count), in parallel arrays: first ordinals, counts, TTLs, due
+        times."""
+        firsts, counts = np.array(ranges, dtype=np.int64).T
+        ordinals = slots_of(firsts, counts)
+        ttls, dues = _at(self.ttls, ordinals), _at(self.dues, ordinals)
+        is_first = starts_of(ttls, dues)
+        is_first[np.cumsum(counts) - counts] = True
+        starts = np.flatnonzero(is_first)
+        return ordinals[starts], np.diff(starts, append=len(ordinals)), ttls[starts], dues[starts]
+
+
+def _at(column: Sequence[int] | NDArray[np.int64], ordinals: Column) -> Column:
+    values = np.asarray(column, dtype=np.int64)
+    return values[ordinals] if len(values) > 1 else np.full(len(ordinals), values[0])
 
 
 def _of(column: Sequence[int] | NDArray[np.int64], ordinal: int) -> int:

@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import field
 from enum import IntEnum
 
+import numpy as np
+
 from fifo.batch_times import AT_ONCE, BatchTimes
 from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
@@ -32,6 +34,7 @@ from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.stretches import Stretches, columns_of, shares_of
 
 Key = tuple[bytes, int]
 """A transaction: its producer, and the number that the producer has given it."""
@@ -111,6 +114,9 @@ class EmbargoedBatch:
     def place(self, messages: Messages, entry: Entry) -> None:
         """Adds the messages to the end of the queue."""
         total, place = self.message_count, 0
+        if len(self.counts) > messages.limits.few_stretches:
+            self._place_each(messages, entry, total)
+            return
         dues = self.dues or itertools.repeat(AT_ONCE, len(self.counts))
         for ordinal, count, ttl, due in zip(self.ordinals, self.counts, self.ttls, dues, strict=True):
             due_ms = due if due > entry.now_ms else AT_ONCE
@@ -130,6 +136,28 @@ class EmbargoedBatch:
                 keys_of_each(self.group_keys, place),
             )
             place += count
+
+    def _place_each(self, messages: Messages, entry: Entry, total: int) -> None:
+        """Adds the messages of many stretches."""
+        ordinals, counts, ttls = columns_of(self.ordinals, self.counts, self.ttls)
+        dues = np.full(len(counts), AT_ONCE, dtype=np.int64)
+        if self.dues:
+            dues = np.array(self.dues, dtype=np.int64)
+            dues[dues <= entry.now_ms] = AT_ONCE
+        messages.append_stretches(
+            self.index,
+            self.operation,
+            Stretches(
+                ordinals,
+                counts,
+                messages.expiries_at(entry.now_ms, dues, ttls),
+                dues,
+                shares_of(self.size_bytes, counts, total),
+            ),
+            self.texts,
+            self.priorities,
+            self.group_keys,
+        )
 
 
 def _parts(values: bytes | memoryview, width: int, ranges: Sequence[tuple[int, int]]) -> bytes:

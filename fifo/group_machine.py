@@ -72,6 +72,7 @@ from fifo.commands import (
     UseQueue,
     Wake,
 )
+from fifo.consumers.consumer import Consumer
 from fifo.consumers.filter_fields import FieldSource
 from fifo.effects import (
     Applied,
@@ -300,12 +301,14 @@ class GroupMachine(GroupState):
         """Removes a producer's transactions and consumers: their checked-out messages are requeued."""
         if producer.open_tx:
             self.transactions.end_all(entry, producer)
+        gone: dict[int, list[Consumer]] = {}
         for queue, tag in producer.consumers:
-            machine = self.queues[queue]
-            consumer = machine.consumers.get((producer.name, tag))
+            consumer = self.queues[queue].consumers.get((producer.name, tag))
             if consumer is not None:
-                machine.remove(entry, consumer)
-                self.dirty[queue] = None
+                gone.setdefault(queue, []).append(consumer)
+        for queue, consumers in gone.items():
+            self.queues[queue].remove_all(entry, consumers)
+            self.dirty[queue] = None
         producer.consumers.clear()
 
     def _node_down(self, entry: Entry, command: NodeDown) -> None:

@@ -179,6 +179,8 @@ class Limits:
     """Decisions that a leader asks each other group for, and that it tells each, at a time."""
     matched_bytes: int = 32 << 20
     """Memory for the match sets of one queue."""
+    few_stretches: int = 64
+    """Stretches of a batch up to which they are added one by one. Above, numpy adds all of a block at once."""
     sparse_matches: int = 1_024
     """Members up to which a match set is kept as ordinals: 2 bytes each, less than a bit set of a block."""
     few_messages: int = 16
@@ -261,5 +263,6 @@ SMALL = Limits(
     source_bytes=250,
     sparse_matches=3,
     few_messages=2,
+    few_stretches=2,
     dense_columns=2,
 )

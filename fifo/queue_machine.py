@@ -78,9 +78,10 @@ from fifo.embargo import Key as TransactionKey
 from fifo.messages import delays, expiry, overflow
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
-from fifo.messages.message_groups import keys_of_each
+from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.stretches import Stretches, shares_of, slots_of, values_at
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
@@ -214,22 +215,47 @@ class QueueMachine:
         self.groups.arrivals_begin(entry)
         sequence = messages.next_sequence
         count, priorities, keys = command.count, command.priorities, command.group_keys
-        for ordinal, taken in fresh:
-            for first, width, ttl_ms, due_ms in times.stretches(ordinal, taken):
-                messages.append(
-                    entry.index,
-                    operation,
-                    ONE_EACH if count == 1 else first,
-                    width,
-                    messages.expires_at(max(entry.now_ms, due_ms), ttl_ms),
-                    command.size_bytes * width // count,
-                    texts,
-                    of_each(priorities, first),
-                    due_ms,
-                    keys_of_each(keys, first),
-                )
+        if max(len(times.ttls), len(times.dues), len(fresh)) > self.limits.few_stretches:
+            self._append_each(entry, operation, command, fresh, texts, times)
+        else:
+            for ordinal, taken in fresh:
+                for first, width, ttl_ms, due_ms in times.stretches(ordinal, taken):
+                    messages.append(
+                        entry.index,
+                        operation,
+                        ONE_EACH if count == 1 else first,
+                        width,
+                        messages.expires_at(max(entry.now_ms, due_ms), ttl_ms),
+                        command.size_bytes * width // count,
+                        texts,
+                        of_each(priorities, first),
+                        due_ms,
+                        keys_of_each(keys, first),
+                    )
         if messages.config.filter_enabled:
             self.groups.fields.arrived(messages.blocks, sequence, columns, rows)
+
+    def _append_each(
+        self,
+        entry: Entry,
+        operation: int,
+        command: Enqueue,
+        fresh: Sequence[tuple[int, int]],
+        texts: int,
+        times: BatchTimes,
+    ) -> None:
+        """Adds messages that may have a time each, or be many ranges of their batch."""
+        ordinals, counts, ttls, dues = times.columns(fresh)
+        expiries = self.messages.expiries_at(entry.now_ms, dues, ttls)
+        sizes, places = shares_of(command.size_bytes, counts, command.count), slots_of(ordinals, counts)
+        self.messages.append_stretches(
+            entry.index,
+            operation,
+            Stretches(ordinals, counts, expiries, dues, sizes),
+            texts,
+            values_at(command.priorities, 1, places),
+            values_at(command.group_keys, KEY_BYTES, places),
+        )
 
     # ---- consumers
 
@@ -340,9 +366,14 @@ class QueueMachine:
 
     def remove(self, entry: Entry, consumer: Consumer) -> None:
         """Detaches a consumer. Its checked-out messages are requeued."""
-        self._leave(consumer)
-        self._drop(consumer)
-        self.messages.requeue(entry, consumer.checked_out.remove_all(), failed=False)
+        self.remove_all(entry, [consumer])
+
+    def remove_all(self, entry: Entry, consumers: Sequence[Consumer]) -> None:
+        """Detaches consumers. Their checked-out messages are requeued."""
+        for consumer in consumers:
+            self._leave(consumer)
+            self._drop(consumer)
+        self.messages.requeue_of_each(entry, [each.checked_out.remove_all() for each in consumers])
 
     def _leave(self, consumer: Consumer) -> None:
         """Ends deliveries to a consumer."""

@@ -36,6 +36,7 @@ from dataclasses import field
 import numpy as np
 import numpy.typing as npt
 
+from fifo.batch_times import AT_ONCE
 from fifo.budgets import Entry
 from fifo.commands import MAX_NAME_BYTES, UNKNOWN, DiscardStaged, PublishStaged, Stage
 from fifo.consumers.read_costs import text_factor
@@ -48,6 +49,7 @@ from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import keys_of_each, refuse_keys
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.stretches import Stretches, columns_of, shares_of
 from fifo.shares import Owned
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
@@ -174,7 +176,7 @@ class Staging:
         entry: Entry,
         operation: int,
         command: Stage,
-        ttls: Stretches,
+        ttls: TtlStretches,
         texts: int,
         priorities: bytes,
         keys: bytes,
@@ -358,11 +360,11 @@ def _refuse_names(command: Stage | PublishStaged | DiscardStaged, limits: Limits
     return None
 
 
-Stretches = tuple[list[int], list[int]]
+TtlStretches = tuple[list[int], list[int]]
 """(number of messages, TTL) of each stretch of neighbours with the same TTL"""
 
 
-def _stretches(command: Stage) -> Stretches:
+def _stretches(command: Stage) -> TtlStretches:
     """The stretches of equal TTLs of a chunk. Raises OverflowError if a TTL is beyond 64 bits."""
     if not len(command.ttls_ms):
         ttl = np.asarray([command.ttl_ms], dtype=np.int64)
@@ -499,20 +501,27 @@ def _place(messages: Messages, groups: SelectorGroups, entry: Entry, parts: list
             if is_looked_up and messages.config.filter_enabled:
                 columns, _ = fields.fetch(index, operation)
             sequence = messages.next_sequence
-            for ordinal, width, ttl in stretches:
-                place = ONE_EACH if count == 1 else ordinal
-                expires = messages.expires_at(entry.now_ms, ttl)
-                messages.append(
-                    index,
-                    operation,
-                    place,
-                    width,
-                    expires,
-                    size * width // count,
-                    texts,
-                    of_each(priorities, ordinal),
-                    keys=keys_of_each(keys, ordinal),
-                )
+            if len(stretches) > limits.few_stretches:
+                ordinals, counts, ttls = columns_of(*zip(*stretches, strict=True))
+                dues = np.full(len(counts), AT_ONCE, dtype=np.int64)
+                expiries = messages.expiries_at(entry.now_ms, dues, ttls)
+                some = Stretches(ordinals, counts, expiries, dues, shares_of(size, counts, count))
+                messages.append_stretches(index, operation, some, texts, priorities, keys)
+            else:
+                for ordinal, width, ttl in stretches:
+                    place = ONE_EACH if count == 1 else ordinal
+                    expires = messages.expires_at(entry.now_ms, ttl)
+                    messages.append(
+                        index,
+                        operation,
+                        place,
+                        width,
+                        expires,
+                        size * width // count,
+                        texts,
+                        of_each(priorities, ordinal),
+                        keys=keys_of_each(keys, ordinal),
+                    )
             if is_looked_up and messages.config.filter_enabled:
                 fields.arrived(messages.blocks, sequence, columns, [(0, count)])
     if not is_looked_up:

@@ -30,6 +30,7 @@ from fifo.effects import Run
 from fifo.index_sets import Piece
 from fifo.messages import bitsets
 from fifo.messages.due_times import DueTimes
+from fifo.messages.stretches import Column, starts_of
 from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1
@@ -88,6 +89,44 @@ class Runs:
             self.expiries.append(expiry)
         if self.sizes is not None:
             self.sizes.append(size)
+
+    def append_each(
+        self,
+        firsts: Column,
+        counts: Column,
+        index: int,
+        operation: int,
+        ordinals: Column,
+        expiries: Column,
+        sizes: Column,
+    ) -> None:
+        """Adds neighbouring runs, like `append` of each. No ordinal is ONE_EACH."""
+        is_start = starts_of(expiries, *(() if self.sizes is None else (sizes,)))
+        is_start[1:] |= ordinals[1:] != ordinals[:-1] + counts[:-1]
+        starts = np.flatnonzero(is_start)
+        counts = np.add.reduceat(counts, starts)
+        firsts, ordinals, expiries, sizes = firsts[starts], ordinals[starts], expiries[starts], sizes[starts]
+        self.append(
+            int(firsts[0]),
+            int(counts[0]),
+            index,
+            operation,
+            int(ordinals[0]),
+            int(expiries[0]),
+            int(sizes[0]),
+        )
+        more = len(starts) - 1
+        if self.expiries is None and (expiries != NEVER).any():
+            self.expiries = array("q", [NEVER]) * len(self.firsts)
+        self.firsts.frombytes(firsts[1:].astype(np.uint16).tobytes())
+        self.counts.frombytes(counts[1:].astype(np.uint16).tobytes())
+        self.indexes.extend(array("Q", [index]) * more)
+        self.operations.extend(array("I", [operation]) * more)
+        self.ordinals.frombytes(ordinals[1:].astype(np.uint32).tobytes())
+        if self.expiries is not None:
+            self.expiries.frombytes(expiries[1:].tobytes())
+        if self.sizes is not None:
+            self.sizes.frombytes(sizes[1:].astype(np.uint32).tobytes())
 
     def clip(self, base: int, first: int, count: int, out: list[Run]) -> None:
         """Appends the runs of the messages in slots first .. first+count-1. base: the sequence of slot 0."""

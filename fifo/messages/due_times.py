@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
 from fifo.messages import bitsets
+from fifo.messages.stretches import Column, starts_of
 
 FEW = 8
 """Stretches up to which their messages are found one by one; above, numpy finds all at once."""
@@ -96,6 +97,20 @@ class DueTimes:
         firsts.insert(place, first)
         counts.insert(place, count)
         return 1
+
+    def add_each(self, firsts: Column, counts: Column, times: Column) -> None:
+        """Adds stretches with a time each, of messages that have no due time yet."""
+        times = np.concatenate((np.array(self.times, dtype=np.int64), times))
+        firsts = np.concatenate((np.array(self.firsts, dtype=np.int64), firsts))
+        counts = np.concatenate((np.array(self.counts, dtype=np.int64), counts))
+        order = np.lexsort((firsts, times))
+        times, firsts, counts = times[order], firsts[order], counts[order]
+        is_start = starts_of(times)
+        is_start[1:] |= firsts[1:] != firsts[:-1] + counts[:-1]
+        starts = np.flatnonzero(is_start)
+        self.times = array("q", times[starts].tobytes())
+        self.firsts = array("H", firsts[starts].astype(np.uint16).tobytes())
+        self.counts = array("H", np.add.reduceat(counts, starts).astype(np.uint16).tobytes())
 
     def take(self, now_ms: int) -> int:
         """Removes the messages whose time has come, and returns them."""

@@ -24,8 +24,11 @@ then on a group that is held costs nothing, however many messages it has, becaus
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import itertools
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +43,7 @@ from fifo.messages.packed_sets import (
     SLOT_BYTES,
     Packed,
     is_single,
-    lowest_slot,
+    lowest,
     pack_slots,
     united,
     unpack,
@@ -102,33 +105,34 @@ class Heads:
         self.count -= gone.bit_count()
 
 
-class Group:
-    """A group with messages that are filed or checked out. holder: the attach number of its consumer. held: the number
-    of its messages that are checked out. numbers: the blocks where some of it are filed, ascending."""
+class Group(NamedTuple):
+    """The state of a group with messages that are filed or checked out. Groups in the same state may share one, because
+    an entry may change the state of very many. holder: the attach number of its consumer. held: the number of its
+    messages that are checked out. numbers: the blocks where some of it are filed, ascending."""
 
-    __slots__ = ("held", "holder", "numbers")
+    holder: int
+    held: int
+    numbers: tuple[int, ...]
 
-    def __init__(self) -> None:
-        self.holder = NOBODY
-        self.held = 0
-        self.numbers: list[int] = []
+    def without(self, number: int) -> Group:
+        """The state when nothing of it is filed in a block any more."""
+        place = bisect_left(self.numbers, number)
+        return Group(self.holder, self.held, self.numbers[:place] + self.numbers[place + 1 :])
+
+
+UNKNOWN = Group(NOBODY, 0, ())
+"""The state of a group without messages."""
 
 
 class Moves:
-    """Heads that leave sets and appear in sets, by the holder and the block, as slots. What many groups have in common
-    is done once for all of them."""
+    """Heads that leave sets and appear in sets, by the holder and the block, as slots of 2 bytes. What many groups have
+    in common is done once for all of them."""
 
     __slots__ = ("appeared", "left")
 
     def __init__(self) -> None:
-        self.left: dict[tuple[int, int], list[int]] = {}
-        self.appeared: dict[tuple[int, int], list[int]] = {}
-
-    def gone(self, holder: int, number: int, slot: int) -> None:
-        self.left.setdefault((holder, number), []).append(slot)
-
-    def new(self, holder: int, number: int, slot: int) -> None:
-        self.appeared.setdefault((holder, number), []).append(slot)
+        self.left: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
+        self.appeared: defaultdict[tuple[int, int], list[bytes]] = defaultdict(list)
 
 
 class MessageGroups:
@@ -209,37 +213,41 @@ class MessageGroups:
 
     def _unfile_some(self, block: Block, members: int) -> None:
         number = block.number
-        free, parts = split(block, members)
+        free, keys, parts = split(block, members)
         self._remove(self.free, number, free)
-        here, moves = self.filed.get(number, {}), Moves()
-        for key, slots in parts:
+        here, moves, alone = self.filed.get(number, {}), Moves(), (number,)
+        for key, slots in zip(keys, parts, strict=True):
             packed = here.get(key)
             if packed is None:
                 continue
             group = self.groups[key]
-            if group.numbers[0] == number:
-                moves.gone(group.holder, number, lowest_slot(packed))
-                self._unfile_members(key, group, number, slots)
-                self._next_head(moves, key, group)
-            else:
-                self._unfile_members(key, group, number, slots)
+            is_first = group.numbers[0] == number
+            if is_first:
+                moves.left[group.holder, number].append(lowest(packed))
+            if packed == slots and not group.held and group.numbers == alone:  # of most groups of one message
+                del here[key], self.groups[key]
+                self.filed_count -= 1
+                continue
+            group = self._unfile_members(here, key, group, number, slots)
+            self._keep(key, group, moves if is_first else None)
+        self._tidy_block(number)
         self._carry_out(moves)
 
     def _unfile_all(self, number: int) -> None:
         """No message of a block is filed any more. It has a few steps for each group of the block."""
         for rank in self._ranks:
             self.free.remove((rank, number), self.free.at((rank, number)))
-        found, moves = self.filed.pop(number, {}), Moves()
+        found, moves, alone = self.filed.pop(number, {}), Moves(), (number,)
         self.filed_count -= len(found)
         for key, packed in found.items():
             group = self.groups[key]
-            place = bisect_left(group.numbers, number)
-            del group.numbers[place]
-            if place:
-                continue  # its head is in another block
-            if group.holder != NOBODY:
-                moves.gone(group.holder, number, lowest_slot(packed))
-            self._next_head(moves, key, group)
+            if not group.held and group.numbers == alone:
+                del self.groups[key]
+                continue
+            is_first = group.numbers[0] == number
+            if is_first and group.holder != NOBODY:
+                moves.left[group.holder, number].append(lowest(packed))
+            self._keep(key, group.without(number), moves if is_first else None)
         self._carry_out(moves)
 
     def block_left(self, block: Stored) -> None:
@@ -310,11 +318,11 @@ class MessageGroups:
         self._clear()
         for attach, parts in checked_out:
             for block, members in parts:
-                for key, slots in split(block, members)[1]:
-                    group = self.groups.setdefault(key, Group())
+                _, keys, slots_of_each = split(block, members)
+                for key, slots in zip(keys, slots_of_each, strict=True):
+                    group = self.groups.get(key, UNKNOWN)
                     self.held_count += group.holder == NOBODY
-                    group.holder = attach
-                    group.held += len(slots) // SLOT_BYTES
+                    self.groups[key] = Group(attach, group.held + len(slots) // SLOT_BYTES, ())
         for number in list(self.by_sequence.numbers):
             if number << self._limits.block_bits >= self.filed_to:
                 break
@@ -328,67 +336,73 @@ class MessageGroups:
 
     def _file(self, block: Block, members: int) -> None:
         """Files ready messages of a block."""
-        number, sparse = block.number, self._limits.sparse_matches
-        free, parts = split(block, members)
+        number = block.number
+        free, keys, parts = split(block, members)
         self._add(self.free, number, free)
-        moves = Moves()
-        here = self.filed.setdefault(number, {}) if parts else {}
-        for key, slots in parts:
-            group = self.groups.get(key)
+        if keys:
+            self._file_groups(number, keys, parts)
+        self.on_visible(number)
+
+    def _file_groups(self, number: int, keys: Sequence[int], parts: Sequence[bytes]) -> None:
+        """Files messages of a block: of each of these groups, the slots."""
+        groups, here, sparse = self.groups, self.filed.setdefault(number, {}), self._limits.sparse_matches
+        moves, known = Moves(), len(here)
+        heads, alone = moves.appeared[NOBODY, number], Group(NOBODY, 0, (number,))
+        most = SLOT_BYTES * sparse
+        for key, slots in zip(keys, parts, strict=True):
+            group = groups.get(key)
             if group is None:
-                group = self.groups[key] = Group()
+                groups[key] = alone
+                here[key] = slots if len(slots) <= most else pack_slots(slots, sparse)
+                heads.append(slots[:SLOT_BYTES])
+                continue
+            holder, held, numbers = group
             before = here.get(key)
             if before is not None:
                 here[key] = united(before, slots, sparse)
-                if group.numbers[0] == number:
-                    moves.gone(group.holder, number, lowest_slot(before))
-                    moves.new(group.holder, number, lowest_slot(here[key]))
+                if numbers[0] == number:
+                    moves.left[holder, number].append(lowest(before))
+                    moves.appeared[holder, number].append(lowest(here[key]))
                 continue
             here[key] = pack_slots(slots, sparse)
-            self.filed_count += 1
-            if group.numbers and group.numbers[0] < number:
-                insort(group.numbers, number)
-                continue
-            head = self._head(key, group)
-            if head is not None:
-                moves.gone(group.holder, *head)
-            group.numbers.insert(0, number)
-            moves.new(group.holder, number, lowest_slot(slots))
+            place = bisect_left(numbers, number)
+            if not place:
+                if numbers:
+                    moves.left[holder, numbers[0]].append(lowest(self.filed[numbers[0]][key]))
+                moves.appeared[holder, number].append(slots[:SLOT_BYTES])
+            groups[key] = Group(holder, held, (*numbers[:place], number, *numbers[place:]))
+        self.filed_count += len(here) - known
         self._carry_out(moves)
-        self.on_visible(number)
 
-    def _unfile_members(self, key: int, group: Group, number: int, slots: bytes) -> None:
-        """Messages of a group in a block are not filed any more. Some need not have been."""
-        here = self.filed[number]
+    def _unfile_members(
+        self, here: dict[int, Packed], key: int, group: Group, number: int, slots: bytes
+    ) -> Group:
+        """Messages of a group in a block are not filed any more. Some need not have been. Returns its state then."""
         rest = without(here[key], slots, self._limits.sparse_matches)
         if rest:
             here[key] = rest
-        else:
-            self._unfile(key, group, number)
-
-    def _unfile(self, key: int, group: Group, number: int) -> None:
-        del self.filed[number][key]
-        if not self.filed[number]:
-            del self.filed[number]
-        del group.numbers[bisect_left(group.numbers, number)]
+            return group
+        del here[key]
         self.filed_count -= 1
+        return group.without(number)
+
+    def _keep(self, key: int, group: Group, moves: Moves | None) -> None:
+        """Notes the state of a group, and its next head. moves: None if its head has not left. A group of which nothing
+        is left is forgotten."""
+        if not group.numbers and not group.held:
+            del self.groups[key]
+            return
+        self.groups[key] = group
+        if moves is not None and group.numbers:
+            first = group.numbers[0]
+            moves.appeared[group.holder, first].append(lowest(self.filed[first][key]))
+
+    def _tidy_block(self, number: int) -> None:
+        """Forgets a block where nothing is filed any more."""
+        if not self.filed.get(number, True):
+            del self.filed[number]
 
     # ---- heads
-
-    def _head(self, key: int, group: Group) -> tuple[int, int] | None:
-        """The block and the slot of a group's lowest filed message."""
-        if not group.numbers:
-            return None
-        number = group.numbers[0]
-        return number, lowest_slot(self.filed[number][key])
-
-    def _next_head(self, moves: Moves, key: int, group: Group) -> None:
-        """The head of a group has left. A group of which nothing is left is forgotten."""
-        head = self._head(key, group)
-        if head is not None:
-            moves.new(group.holder, *head)
-        elif not group.held:
-            del self.groups[key]
 
     def _heads(self, holder: int) -> Heads:
         if holder == NOBODY:
@@ -412,13 +426,14 @@ class MessageGroups:
         for holder, _ in moves.left:
             self._tidy(holder)
 
-    def _as_set(self, slots: list[int]) -> int:
+    def _as_set(self, slots: list[bytes]) -> int:
         if len(slots) <= FEW_MESSAGES:
             members = 0
             for slot in slots:
-                members |= 1 << slot
+                members |= 1 << int.from_bytes(slot, "little")
             return members
-        return bitsets.from_positions(np.array(slots, dtype=np.intp), self._limits.block_size)
+        found = np.frombuffer(b"".join(slots), dtype="<u2").astype(np.intp)
+        return bitsets.from_positions(found, self._limits.block_size)
 
     def _add(self, heads: Heads, number: int, members: int) -> None:
         """Makes messages of a block heads."""
@@ -461,8 +476,9 @@ class MessageGroups:
         if self.has_priorities or block.group_keys is None:
             return heads
         found, filed = heads, self.filed.get(block.number, {})
-        for slot in np.flatnonzero(bitsets.as_flags(heads, block.size)).tolist():
-            packed = filed.get(int(block.group_keys[slot]))
+        slots = np.flatnonzero(bitsets.as_flags(heads, block.size))
+        for key in block.group_keys[slots].tolist():
+            packed = filed.get(key)
             if packed is not None and not is_single(packed):
                 members = unpack(packed)
                 unmatched = members & ~matched
@@ -478,14 +494,22 @@ class MessageGroups:
         own = self.own.get(attach)
         if own is not None:
             own.remove(place, members)
-        moves = Moves()
-        for key, slots in split(block, members)[1]:
-            group = self.groups[key]
-            self.held_count += group.holder == NOBODY
-            group.holder = attach
-            group.held += len(slots) // SLOT_BYTES
-            self._unfile_members(key, group, number, slots)
-            self._next_head(moves, key, group)
+        _, keys, parts = split(block, members)
+        here, moves, alone = self.filed.get(number, {}), Moves(), (number,)
+        taken: dict[int, Group] = {}
+        """by the number of messages, the state of groups of which these are all"""
+        for key, slots in zip(keys, parts, strict=True):
+            holder, held, numbers = self.groups[key]
+            self.held_count += holder == NOBODY
+            held += len(slots) // SLOT_BYTES
+            if numbers == alone and here[key] == slots:
+                del here[key]
+                self.filed_count -= 1
+                self.groups[key] = taken.get(held) or taken.setdefault(held, Group(attach, held, ()))
+                continue
+            group = self._unfile_members(here, key, Group(attach, held, numbers), number, slots)
+            self._keep(key, group, moves)
+        self._tidy_block(number)
         self._move(moves)
         self._tidy(attach)
         return opened.bit_count()
@@ -494,29 +518,32 @@ class MessageGroups:
         """Messages of a block are not checked out any more: groups of which nothing else is become free."""
         if not self.is_built:
             return
-        moves = Moves()
-        for key, slots in split(block, members)[1]:
-            group = self.groups[key]
-            group.held -= len(slots) // SLOT_BYTES
-            if group.held:
+        _, keys, parts = split(block, members)
+        groups, moves, free = self.groups, Moves(), 0
+        for key, slots in zip(keys, parts, strict=True):
+            holder, held, numbers = groups[key]
+            held -= len(slots) // SLOT_BYTES
+            if held:
+                groups[key] = Group(holder, held, numbers)
                 continue
-            head, holder = self._head(key, group), group.holder
-            group.holder = NOBODY
-            self.held_count -= 1
-            if head is None:
-                del self.groups[key]
+            free += 1
+            if not numbers:
+                del groups[key]
                 continue
-            moves.gone(holder, *head)
-            moves.new(NOBODY, *head)
+            head = lowest(self.filed[numbers[0]][key])
+            moves.left[holder, numbers[0]].append(head)
+            moves.appeared[NOBODY, numbers[0]].append(head)
+            groups[key] = Group(NOBODY, 0, numbers)
+        self.held_count -= free
         self._carry_out(moves)
 
 
-def split(block: Block, members: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
-    """Those of a block's messages without a group, and the key and the sorted slots of each group of the others. The
-    order follows from the keys."""
+def split(block: Block, members: int) -> tuple[int, Sequence[int], Sequence[bytes]]:
+    """Those of a block's messages without a group, and the keys of the groups of the others, with the sorted slots of
+    each group. The order follows from the keys."""
     keys = block.group_keys
     if keys is None or not members:
-        return members, ()
+        return members, (), ()
     if members.bit_count() <= FEW_MESSAGES:
         return _split_few(keys, members)
     low = bitsets.first(members)
@@ -525,19 +552,20 @@ def split(block: Block, members: int) -> tuple[int, Sequence[tuple[int, bytes]]]
     found = keys[slots]
     order = np.argsort(found, kind="stable")
     found, slots = found[order], slots[order]
+    free_count = int(np.searchsorted(found, NO_GROUP, side="right"))
+    free = bitsets.from_positions(slots[:free_count], block.size) if free_count else 0
+    found, packed = found[free_count:], slots[free_count:].astype("<u2")
+    if not len(found):
+        return free, (), ()
     starts = np.flatnonzero(np.concatenate(([True], found[1:] != found[:-1])))
-    ends = [*starts[1:].tolist(), len(slots)]
-    packed = slots.astype("<u2").tobytes()
-    parts = [
-        (key, packed[SLOT_BYTES * start : SLOT_BYTES * end])
-        for key, start, end in zip(found[starts].tolist(), starts.tolist(), ends, strict=True)
-    ]
-    if parts[0][0] != NO_GROUP:
-        return 0, parts
-    return bitsets.from_positions(slots[: ends[0]], block.size), parts[1:]
+    if len(starts) == len(found):  # each group has one message
+        return free, found.tolist(), packed.view(f"V{SLOT_BYTES}").tolist()
+    data = packed.tobytes()
+    bounds = [*(starts * SLOT_BYTES).tolist(), len(data)]
+    return free, found[starts].tolist(), [data[start:end] for start, end in itertools.pairwise(bounds)]
 
 
-def _split_few(keys: NDArray[np.uint64], members: int) -> tuple[int, Sequence[tuple[int, bytes]]]:
+def _split_few(keys: NDArray[np.uint64], members: int) -> tuple[int, Sequence[int], Sequence[bytes]]:
     free, parts = 0, dict[int, bytes]()
     for slot in bitsets.members(members):
         key = int(keys[slot])
@@ -545,7 +573,8 @@ def _split_few(keys: NDArray[np.uint64], members: int) -> tuple[int, Sequence[tu
             free |= 1 << slot
         else:
             parts[key] = parts.get(key, b"") + slot.to_bytes(SLOT_BYTES, "little")
-    return free, sorted(parts.items())
+    found = sorted(parts)
+    return free, found, [parts[key] for key in found]
 
 
 def refuse_keys(keys: bytes | memoryview, count: int) -> Refused | None:

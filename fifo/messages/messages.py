@@ -22,6 +22,7 @@ Rules:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -40,6 +41,7 @@ from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
+from fifo.messages.stretches import Column, Stretches, slots_of
 from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62
@@ -329,6 +331,13 @@ class Messages:
             ttl_ms = own
         return NEVER if ttl_ms < 0 else min(now_ms + ttl_ms, NEVER - 1)
 
+    def expiries_at(self, now_ms: int, dues: Column, ttls: Column) -> Column:
+        """`expires_at` of messages that become ready at these times, or now if such a time is not later."""
+        own, begins = self.config.message_ttl_ms, np.maximum(dues, now_ms)
+        if own >= 0:
+            ttls = np.where(ttls < 0, own, np.minimum(ttls, own))
+        return np.where(ttls < 0, NEVER, begins + np.minimum(ttls, NEVER - 1 - begins))
+
     def append(
         self,
         index: int,
@@ -391,6 +400,81 @@ class Messages:
                 priorities = of_each(priorities, taken)
                 keys = keys_of_each(keys, taken)
 
+    def append_stretches(
+        self,
+        index: int,
+        operation: int,
+        stretches: Stretches,
+        texts: int,
+        priorities: bytes | memoryview,
+        keys: bytes | memoryview,
+    ) -> None:
+        """Adds many stretches of messages of one batch, like `append` of each, with some steps for each block. No batch
+        has one message only. priorities, keys: those of these messages, one for all, or one each and perhaps more."""
+        ends = self.next_sequence + np.cumsum(stretches.counts)
+        begins, last = ends - stretches.counts, int(ends[-1])
+        while self.next_sequence < last:
+            first = self.next_sequence
+            stop = min(((first >> self.limits.block_bits) + 1) << self.limits.block_bits, last)
+            here = slice(np.searchsorted(ends, first, side="right"), np.searchsorted(begins, stop))
+            starts = np.maximum(begins[here], first)
+            counts = np.minimum(ends[here], stop) - starts
+            ordinals, whole, expiries, dues, sizes = [column[here] for column in stretches]
+            part = Stretches(
+                ordinals + starts - begins[here], counts, expiries, dues, sizes * counts // whole
+            )
+            each = np.minimum(sizes // whole, MAX_SIZE)
+            self._append_part(index, operation, part, each, priorities, keys)
+            if texts:
+                block = self.blocks.get(first >> self.limits.block_bits)
+                block.text_factor = max(block.text_factor, texts)
+                block.long_texts |= bitsets.span(first - block.base, stop - first)
+            self.next_sequence = stop
+            priorities = of_each(priorities, stop - first)
+            keys = keys_of_each(keys, stop - first)
+
+    def _append_part(
+        self,
+        index: int,
+        operation: int,
+        part: Stretches,
+        each: Column,
+        priorities: bytes | memoryview,
+        keys: bytes | memoryview,
+    ) -> None:
+        """Adds stretches to the block of the next sequence. each: the bytes of each message."""
+        number, slot = (
+            self.next_sequence >> self.limits.block_bits,
+            self.next_sequence & self.limits.slot_mask,
+        )
+        block = self.blocks.find(number)
+        if block is None:
+            block = Block(number, self.limits.block_size)
+            self.blocks.add(block)
+        counts, count, is_ready = part.counts, int(part.counts.sum()), part.dues < 0
+        if self.counts_bytes:
+            block.note_sizes()
+            self.ready_bytes += int((each * counts)[is_ready].sum())
+        block.stored = None
+        block.summary = b""
+        if self.grouped is not None and len(keys):
+            block.note_keys(slot, count, keys)
+        block.live += count
+        block.placed += count
+        block.size_bytes += int(part.sizes.sum())
+        firsts = slot + np.cumsum(counts) - counts
+        block.runs.append_each(firsts, counts, index, operation, part.ordinals, part.expiries, each)
+        self.order.note_priorities(block, bitsets.span(slot, count), slot, priorities)
+        if is_ready.any():
+            ready = bitsets.from_flags(np.repeat(is_ready, counts)) << slot
+            self.ready_count += ready.bit_count()
+            block.ready |= ready
+            self.order.requeued(block, ready)
+            self.set_earliest(block, min(block.earliest, int(part.expiries[is_ready].min())))
+        if not is_ready.all():
+            late = ~is_ready
+            self._delay_each(block, firsts[late], counts[late], part.dues[late], (each * counts)[late])
+
     # ---- checking out, settling, requeueing
 
     def check_out(self, block: Block, members: int, count: int) -> None:
@@ -424,29 +508,47 @@ class Messages:
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
         for block, members in self.by_block(ranges):
-            block.stored = None
-            block.checked_out ^= members
-            self.checked_out_count -= members.bit_count()
-            if self.grouped is not None:
-                self.grouped.released(block, members)
-            block.redelivered |= members
-            lost = expired = 0
-            if failed:
-                block.failures.add(members)
-                if self.config.delivery_limit >= 0:
-                    lost = block.failures.above(self.config.delivery_limit) & members
-            if block.runs.expiries is not None:
-                expired = self.expired(entry, block) & members & ~lost
-            back = members ^ lost ^ expired
-            if back:
-                if entry.version >= COUNTED_MOVES:
-                    self.returned_count += back.bit_count()
-                if self.config.delayed_retry_min_ms > 0:
-                    self._retry_later(block, back, entry.now_ms)
-                else:
-                    self._make_ready(block, back)
-            if lost or expired:
-                self._departed(block, ("delivery_limit", lost), ("expired", expired))
+            self._requeue(entry, block, members, failed=failed)
+
+    def requeue_of_each(self, entry: Entry, ranges_of_each: Sequence[Sequence[tuple[int, int]]]) -> None:
+        """Requeues what each of some consumers has: like `requeue` for each of them, but in one step for each block. A
+        block where messages have expired takes a step for each consumer, because its runs are compacted each time that
+        messages leave."""
+        late: dict[int, None] = {}
+        for block, members in self.by_block(list(itertools.chain.from_iterable(ranges_of_each))):
+            if block.runs.expiries is not None and self.expired(entry, block) & members:
+                late[block.number] = None
+            else:
+                self._requeue(entry, block, members, failed=False)
+        for ranges in ranges_of_each if late else ():
+            for number, members in by_number(ranges, self.limits).items():
+                if number in late:
+                    self._requeue(entry, self.blocks.get(number), members, failed=False)
+
+    def _requeue(self, entry: Entry, block: Block, members: int, *, failed: bool) -> None:
+        block.stored = None
+        block.checked_out ^= members
+        self.checked_out_count -= members.bit_count()
+        if self.grouped is not None:
+            self.grouped.released(block, members)
+        block.redelivered |= members
+        lost = expired = 0
+        if failed:
+            block.failures.add(members)
+            if self.config.delivery_limit >= 0:
+                lost = block.failures.above(self.config.delivery_limit) & members
+        if block.runs.expiries is not None:
+            expired = self.expired(entry, block) & members & ~lost
+        back = members ^ lost ^ expired
+        if back:
+            if entry.version >= COUNTED_MOVES:
+                self.returned_count += back.bit_count()
+            if self.config.delayed_retry_min_ms > 0:
+                self._retry_later(block, back, entry.now_ms)
+            else:
+                self._make_ready(block, back)
+        if lost or expired:
+            self._departed(block, ("delivery_limit", lost), ("expired", expired))
 
     def _make_ready(self, block: Block, members: int) -> None:
         """Makes messages of a block ready that have been in the queue before."""
@@ -483,6 +585,20 @@ class Messages:
         delays.count += members.bit_count()
         if self.counts_bytes:
             delays.size_bytes += block.bytes_of(members)
+
+    def _delay_each(self, block: Block, firsts: Column, counts: Column, dues: Column, sizes: Column) -> None:
+        """Delays new stretches of messages of a block, like `_delay` of each. sizes: the bytes of each stretch."""
+        if self.delays is None:
+            self.delays = DueBlocks()
+        delays, before_ms = self.delays, block.earliest_due
+        if block.dues is None:
+            block.dues = DueTimes()
+        block.dues.add_each(firsts, counts, dues)
+        block.delayed |= bitsets.from_positions(slots_of(firsts, counts), block.size)
+        delays.refile(block.number, before_ms, block.earliest_due)
+        delays.count += int(counts.sum())
+        if self.counts_bytes:
+            delays.size_bytes += int(sizes.sum())
 
     def end_delay(self, entry: Entry, block: Block) -> None:
         """Makes the delayed messages of a block ready whose time has come, except those that have expired."""

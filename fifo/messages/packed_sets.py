@@ -50,9 +50,11 @@ def is_single(packed: Packed) -> bool:
     return isinstance(packed, bytes) and len(packed) == SLOT_BYTES
 
 
-def lowest_slot(packed: Packed) -> int:
-    """The lowest member of a packed set that is not empty."""
-    return bitsets.first(packed) if isinstance(packed, int) else int.from_bytes(packed[:2], "little")
+def lowest(packed: Packed) -> bytes:
+    """The lowest member of a packed set that is not empty, as a slot of 2 bytes."""
+    if isinstance(packed, int):
+        return bitsets.first(packed).to_bytes(SLOT_BYTES, "little")
+    return packed[:SLOT_BYTES]
 
 
 def united(packed: Packed, slots: bytes, sparse: int) -> Packed:

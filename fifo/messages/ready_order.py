@@ -48,7 +48,7 @@ class ReadyOrder(Protocol):
         ...
 
     def requeued(self, block: Block, members: int) -> None:
-        """Messages of a block are ready that have been in the queue before."""
+        """Messages of a block are ready that have been in the queue before, or whose priorities are noted."""
         ...
 
     def left(self, block: Block, members: int) -> None:

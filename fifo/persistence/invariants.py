@@ -615,7 +615,8 @@ def _check_message_groups(machine: QueueMachine) -> None:
     for key, group in grouped.groups.items():
         _expect((group.holder, group.held) == held.get(key, (0, 0)), "a group has its holder")
         _expect(
-            group.numbers == [number for number in sorted(filed) if key in filed[number]], "and its blocks"
+            group.numbers == tuple([number for number in sorted(filed) if key in filed[number]]),
+            "and its blocks",
         )
         _expect(bool(group.held or group.numbers), "a group has messages")
     _expect(all(key in grouped.groups for key in held), "a group that is held is known")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from fifo.commands import Discard, Meta, Modify, Operation, Return, Settle
-from fifo.effects import Deliver
+from fifo.commands import Commit, Discard, Meta, Modify, Operation, Return, Settle
+from fifo.effects import Confirmed, Deliver, Refused
+from fifo.limits import Limits
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from support.fifo.world import World, sequences
+from support.fifo.world import World, in_transaction, sequences
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -121,13 +122,13 @@ def test_a_batch_of_one_priority_costs_as_few_lines_as_any(answer: type[Settle])
 
 
 def test_a_message_that_arrives_alone_takes_no_step_for_each_priority() -> None:
-    """Each message of the batch has a time to live of its own, so they are added one by one."""
+    """Each message of the batch has a time to live of its own, and they are few enough to be added one by one."""
 
     def publish(priorities: int) -> int:
-        world = World()
+        size = 2_000
+        world = World(Limits(few_stretches=size))
         world.checks = False
         world.queue(max_priority=255)
-        size = 2_000
         batch = world.batch(
             world.session(),
             size,
@@ -141,3 +142,58 @@ def test_a_message_that_arrives_alone_takes_no_step_for_each_priority() -> None:
         return lines
 
     assert publish(200) <= 1.5 * publish(2)
+
+
+TIMES = {
+    "ttls": {"ttls_ms": tuple(range(10_000, 2_000, -1))},
+    "delays": {"due_times_ms": tuple(range(-1, -8_001, -1))},
+    "some delays": {"due_times_ms": tuple([-each if each % 2 else 0 for each in range(8_000)])},
+    "both": {"ttls_ms": tuple(range(1, 8_001)), "due_times_ms": tuple(range(-8_000, 0))},
+}
+
+
+@pytest.mark.parametrize(
+    "queue", [{}, {"max_priority": 3}, {"message_groups": True}, {"max_length_bytes": 1 << 30}]
+)
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_a_message_with_a_time_of_its_own_executes_no_line(
+    queue: dict[str, Any], times: dict[str, Any]
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue(**queue)
+    more = {**times, "priorities": bytes([each % 4 for each in range(8_000)])}
+    more["group_keys"] = b"".join([(each % 9).to_bytes(8, "little") for each in range(8_000)])
+    lines, applied = lines_of(world, [world.batch(world.session(), 8_000, **more)])
+    assert applied.replies == (Confirmed(1, 8_000),)
+    assert lines < 1_000
+
+
+def test_ranges_of_a_batch_for_several_queues_execute_few_lines_each() -> None:
+    world = World()
+    world.checks = False
+    world.queue(1)
+    world.queue(2)
+    count = 8_000
+    batch = world.routed(world.session(), [[1 + each % 2] for each in range(count)])
+    lines, _ = lines_of(world, [batch])
+    for queue in (1, 2):
+        info = queries.info(world.machine, queue)
+        assert info is not None and info.ready == count // 2
+    assert lines < 60 * count
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_the_commit_of_messages_with_times_of_their_own_executes_no_line_a_message(
+    times: dict[str, Any],
+) -> None:
+    world = World()
+    world.checks = False
+    world.queue()
+    name = world.session()
+    world.apply([in_transaction(1, world.batch(name, 8_000, **times))])
+    lines, applied = lines_of(world, [world.op(name, Commit(1))])
+    assert not isinstance(applied.replies[0], Refused)
+    info = queries.info(world.machine, 1)
+    assert info is not None and info.ready + info.delayed == 8_000
+    assert lines < 1_000

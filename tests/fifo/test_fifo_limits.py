@@ -13,7 +13,7 @@ LOCAL = (
     "decisions_at_a_time",
     "finishing_ms",
     "prepared_ms",
-    "matched_bytes", "sparse_matches", "few_messages", "column_bytes", "dense_columns", "read_singles",
+    "matched_bytes", "sparse_matches", "few_messages", "few_stretches", "column_bytes", "dense_columns", "read_singles",
     "reserved_blocks", "page_runs", "source_bytes", "newest_version",
 )  # fmt: skip
 

@@ -636,6 +636,42 @@ def test_the_end_of_a_session_takes_no_block_apart_for_each_of_its_consumers(
     assert (groups_of(world).held_count, groups_of(world).filed_count) == (0, count * each)
 
 
+@pytest.mark.parametrize("ending", ["cancel", "return", "session"])
+def test_each_of_many_groups_takes_few_lines_when_their_messages_are_given_back(ending: str) -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    publisher, name, count = world.session(), world.session(2), 2_000
+    world.publish(
+        publisher, count, group_keys=b"".join([(1 + each).to_bytes(8, "little") for each in range(count)])
+    )
+    attach_number, _ = world.attach(name, "a", count)
+    assert groups_of(world).held_count == count
+    commands: dict[str, Any] = {
+        "cancel": Cancel(1, "a", requeue=True),
+        "return": Return(1, "a", attach_number, ((1, count),)),
+        "session": CloseSession(),
+    }
+    operation = world.op(name, commands[ending])
+    assert count_lines(lambda: world.apply([operation])) < 20 * count
+    grouped = groups_of(world)
+    assert (grouped.held_count, grouped.filed_count) == (0, count)
+
+
+def test_each_of_many_groups_takes_few_lines_when_their_messages_are_handed_out() -> None:
+    world = World()
+    world.checks = False
+    world.queue(message_groups=True)
+    name, count = world.session(), 2_000
+    world.attach(name, "a", 0)
+    world.publish(
+        name, count, group_keys=b"".join([(1 + each).to_bytes(8, "little") for each in range(count)])
+    )
+    operation = world.op(name, Credit(1, "a", count))
+    assert count_lines(lambda: world.apply([operation])) < 25 * count
+    assert groups_of(world).held_count == count
+
+
 BROKEN: dict[str, tuple[str, Any]] = {
     "no holders": ("_heads", without_holders),
     "never given on": ("released", for_ever),

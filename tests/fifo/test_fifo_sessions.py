@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from fifo.budgets import Entry
 from fifo.commands import (
     NODE,
     Address,
@@ -25,6 +27,7 @@ from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Register
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
+from fifo.versions import CURRENT
 from support.counted_lines import count_lines
 from support.fifo.world import World, producer, sequences
 
@@ -558,3 +561,54 @@ def test_the_processes_with_sessions_are_known_without_a_look_at_each_session() 
     world.apply([(Origin(producer(0), 2, 1), CloseSession())])
     assert world.machine.live_nodes() == [(3, 5)]
     assert world.restored(snapshot.encode(world.machine)).live_nodes() == [(3, 5)]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"message_groups": True}, {"max_priority": 3}])
+def test_the_end_of_a_session_visits_each_block_once_for_all_its_consumers(arguments: dict[str, Any]) -> None:
+    def end(blocks: int) -> int:
+        world = World(Limits(block_bits=6, quantum=1))
+        world.checks = False
+        world.queue(**arguments)
+        publisher, name = world.session(), world.session(2)
+        for number in range(64):
+            world.attach(name, f"c{number}", blocks)
+        for _ in range(blocks):
+            world.publish(publisher, 64)
+        held = [consumer.held_count for consumer in world.machine.consumers(1)]
+        assert sum(held) == 64 * blocks and max(held) == blocks
+        lines = count_lines(lambda: world.apply([world.op(name, CloseSession())]))
+        info = queries.info(world.machine, 1)
+        assert info is not None and info.ready == 64 * blocks
+        return lines
+
+    assert end(40) < 3 * end(2)
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_what_several_consumers_hold_is_requeued_together_like_that_of_one_after_the_other(
+    has_expired: bool,
+) -> None:
+    """Also where some has expired: the runs of a block are compacted each time that messages leave."""
+
+    def requeued(*, together: bool) -> bytes:
+        world = World(Limits(block_bits=6))
+        world.queue()
+        publisher, name = world.session(), world.session(2)
+        for tag in "abc":
+            world.attach(name, tag, 60)
+        for number in range(180):
+            world.publish(publisher, 1, ttl_ms=1_000 if number % 8 else -1)
+        world.now_ms += 1_000 * has_expired
+        machine = world.machine.queues[1]
+        entry = Entry(world.index + 1, world.now_ms, CURRENT, world.limits)
+        held = [consumer.checked_out.remove_all() for consumer in machine.consumers.values()]
+        assert [sum(count for _, count in ranges) for ranges in held] == [60, 60, 60]
+        if together:
+            machine.messages.requeue_of_each(entry, held)
+        else:
+            for ranges in held:
+                machine.messages.requeue(entry, ranges, failed=False)
+        assert (machine.messages.dropped["expired"] > 0) == has_expired
+        return snapshot.encode(world.machine)
+
+    assert requeued(together=True) == requeued(together=False)
