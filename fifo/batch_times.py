@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fifo.commands import MAX_DELAY_MS, Enqueue
 from fifo.effects import Refused
 from fifo.frozen_dataclasses import dataclass
-from fifo.messages.stretches import Column, slots_of, starts_of
+from fifo.stretches import Column, slots_of, starts_of
 
 AT_ONCE = -1
 """In place of a due time."""

@@ -34,7 +34,7 @@ from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
-from fifo.messages.stretches import Stretches, columns_of, shares_of
+from fifo.stretches import Stretches, columns_of, shares_of
 
 Key = tuple[bytes, int]
 """A transaction: its producer, and the number that the producer has given it."""

@@ -81,11 +81,11 @@ from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
-from fifo.messages.stretches import Stretches, shares_of, slots_of, values_at
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
 from fifo.staging import Staging
+from fifo.stretches import Stretches, shares_of, slots_of, values_at
 from fifo.subscriptions import Subscriptions
 from fifo.versions import COUNTED_MOVES, LIMITED_CONSUMERS, LIMITED_SELECTORS, SHARED_BUDGETS
 from quorum_selectors.columns import BatchColumns, decode

@@ -49,8 +49,8 @@ from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import keys_of_each, refuse_keys
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
-from fifo.messages.stretches import Stretches, columns_of, shares_of
 from fifo.shares import Owned
+from fifo.stretches import Stretches, columns_of, shares_of
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
 from quorum_selectors.columns import BatchColumns, decode
 from quorum_selectors.errors import ColumnsError

@@ -30,7 +30,7 @@ from fifo.effects import Run
 from fifo.index_sets import Piece
 from fifo.messages import bitsets
 from fifo.messages.due_times import DueTimes
-from fifo.messages.stretches import Column, starts_of
+from fifo.stretches import Column, starts_of
 from quorum_selectors.summaries import trusted
 
 NEVER = (1 << 63) - 1

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
 from fifo.messages import bitsets
-from fifo.messages.stretches import Column, starts_of
+from fifo.stretches import Column, starts_of
 
 FEW = 8
 """Stretches up to which their messages are found one by one; above, numpy finds all at once."""

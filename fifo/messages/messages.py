@@ -41,7 +41,7 @@ from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
-from fifo.messages.stretches import Column, Stretches, slots_of
+from fifo.stretches import Column, Stretches, slots_of
 from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62

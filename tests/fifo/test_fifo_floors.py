@@ -30,6 +30,7 @@ LANGUAGE_MODULES = [
     "records",
     "results",
     "shares",
+    "stretches",
     "versions",
 ]
 FLOORS = (
