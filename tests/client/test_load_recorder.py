@@ -23,7 +23,9 @@ LOAD = Load(5, 0.01, 40)
 @on_cluster(nodes=3)
 async def test_what_clients_did_while_streams_broke_is_recorded_and_judged(world: World) -> None:
     names = [node.address for node in world.nodes]
-    cluster = SimpleNamespace(url=world.url, names=names, url_of=parse_url(world.url).url_of, processes=SimpleNamespace(ended=dict))
+    cluster = SimpleNamespace(
+        url=world.url, names=names, url_of=parse_url(world.url).url_of, processes=SimpleNamespace(ended=dict)
+    )
     async with Recorder(cluster, "q", load=LOAD) as recorder:  # type: ignore[arg-type]
         await recorder.progress()
         fault_at = time.monotonic()
