@@ -30,7 +30,6 @@ from quorum.local_cluster.processes import ProcessId, but_paused
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-    from quorum.catalog.members import CatalogMember
     from quorum.config import Examined, NodeConfig
 
 DISTRIBUTION = "quorum-queue"
@@ -445,21 +444,19 @@ def _others(config: NodeConfig) -> Iterator[Finding]:
     before that as in the configuration. Those that were removed or dropped since the founding stay in the
     configuration, because it has to be as it was then."""
     remembered = _remembered(config)
-    known = {each.name: (each.peer, each.client) for each in remembered}
-    for name, each in config.members.items():
-        if not remembered:
-            known[name] = (each.peer, each.client)
-        elif name not in known:
+    configured = {name: (each.peer, each.client) for name, each in config.members.items()}
+    if remembered:
+        for name in sorted(configured.keys() - remembered.keys() - {config.name}):
             yield Finding("ok", name, "not connected to, because the cluster has no such member any more")
-    for name, (peer, client) in known.items():
+    for name, (peer, client) in (remembered or configured).items():
         if name != config.name:
             yield _address(f"{name}, for members", peer)
             yield _address(f"{name}, for clients", client)
 
 
-def _remembered(config: NodeConfig) -> tuple[CatalogMember, ...]:
-    """The cluster's members when this one last knew them; none if it has never run, or its data directory cannot be
-    used, which is another finding."""
+def _remembered(config: NodeConfig) -> dict[str, tuple[str, str]]:
+    """The cluster's members when this one last knew them, with their addresses for members and for clients; none if it
+    has never run, or its data directory cannot be used, which is another finding."""
     from quorum.api.process import founding_of
     from quorum.log.files import RealFiles
     from quorum.node.identity.identity import IdentityError, check_identity
@@ -467,11 +464,12 @@ def _remembered(config: NodeConfig) -> tuple[CatalogMember, ...]:
     folder = _data_dir(config)
     try:
         if folder is None or not folder.is_dir():
-            return ()
+            return {}
         known = check_identity(folder, config.name, founding_of(config), RealFiles())
     except (IdentityError, OSError):
-        return ()
-    return () if known is None else known.node_state.members
+        return {}
+    members = () if known is None else known.node_state.members
+    return {each.name: (each.peer, each.client) for each in members}
 
 
 def _address(who: str, address: str) -> Finding:
