@@ -2,7 +2,7 @@
 
 Names, arguments and errors are the same; this module only forwards calls. Several threads may call its methods; what
 they publish at a time is sent together, as what many tasks publish (client/answers.py).
-Messages and deliveries are those of the asyncio client; `Consumer` wraps the methods that wait.
+Messages and deliveries have the fields of the asyncio client's; their methods that settle are blocking ones.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from quorum.client.admin.records import (
 )
 from quorum.client.answers import Inbox, Running, Work, at_once
 from quorum.client.errors import ClosedError, PublishUnknown, UsageError
+from quorum.client.messages import delivery as aio_delivery
 from quorum.client.messages.batch import Batch, Message, PreparedBatch, encode_batch
-from quorum.client.messages.delivery import DeliveredMessage, Delivery, Target
+from quorum.client.messages.delivery import ReceivedMessage, Target
 from quorum.client.messages.routes import Through
 from quorum.client.session.consumer import Consumer as AioConsumer
 from quorum.client.session.transaction import Transaction as AioTransaction
@@ -45,6 +46,8 @@ from quorum.redrive import Redriven
 __all__ = [
     "Client",
     "Consumer",
+    "DeliveredMessage",
+    "Delivery",
     "Message",
     "PreparedBatch",
     "Properties",
@@ -193,13 +196,56 @@ class _Settling:
         return self._loop.run(begin()) if wait else self._loop.at_once(begin)
 
 
+class DeliveredMessage(ReceivedMessage):
+    """A message of a consumer or of `get`."""
+
+    __slots__ = ("_settling",)
+
+    def __init__(self, delivery: aio_delivery.Delivery, ordinal: int, settling: _Settling) -> None:
+        super().__init__(delivery, ordinal)
+        self._settling = settling
+
+    def settle(self, *, wait: bool = False) -> None:
+        self._settling.settle(self, wait=wait)
+
+    def return_(self, *, wait: bool = False) -> None:
+        self._settling.return_(self, wait=wait)
+
+    def discard(self, *, wait: bool = False) -> None:
+        self._settling.discard(self, wait=wait)
+
+    def modify(
+        self, *, delivery_failed: bool = False, undeliverable_here: bool = False, wait: bool = False
+    ) -> None:
+        self._settling.modify(
+            self, delivery_failed=delivery_failed, undeliverable_here=undeliverable_here, wait=wait
+        )
+
+
+class Delivery(aio_delivery.Delivery):
+    """A delivered batch, whose messages are those above."""
+
+    __slots__ = ("_settling",)
+
+    def __init__(self, delivery: aio_delivery.Delivery, settling: _Settling) -> None:
+        super().__init__(delivery.holder, delivery.wire, delivery.generation)
+        self._settling = settling
+
+    def __getitem__(self, ordinal: int) -> DeliveredMessage:  # type: ignore[override]  # it has blocking methods
+        found = super().__getitem__(ordinal)
+        return DeliveredMessage(self, found.ordinal, self._settling)
+
+    def __iter__(self) -> Iterator[DeliveredMessage]:  # type: ignore[override]  # they have blocking methods
+        return map(self.__getitem__, range(self.count))
+
+
 class Consumer(_Settling):
     """The messages of one queue: `for message in consumer`, or `for delivery in consumer.deliveries()`."""
 
     def __init__(self, loop: _Loop, consumer: AioConsumer) -> None:
         super().__init__(loop, consumer)
         self._consumer = consumer
-        self._begun: deque[tuple[Delivery, int]] = deque()
+        self._begun: deque[tuple[aio_delivery.Delivery, int]] = deque()
         """deliveries that no caller has, and those whose iteration was broken off; the place of the next message"""
 
     @property
@@ -224,7 +270,7 @@ class Consumer(_Settling):
             delivery, place = found
             try:
                 while place < delivery.count and not delivery.is_void:
-                    message = DeliveredMessage(delivery, place)
+                    message = DeliveredMessage(delivery, place, self)
                     place += 1
                     yield message
                     if settles:  # the loop decides whether the message is void: it may become so meanwhile
@@ -247,9 +293,9 @@ class Consumer(_Settling):
         if found is None:
             return None
         delivery, place = found
-        return delivery.rest(place)
+        return Delivery(delivery.rest(place), self)
 
-    def _next(self, timeout_ms: int | None) -> tuple[Delivery, int] | None:
+    def _next(self, timeout_ms: int | None) -> tuple[aio_delivery.Delivery, int] | None:
         """The next batch, and the place of the first message in it that the caller was not given."""
 
         async def has_arrived() -> bool:
@@ -560,7 +606,8 @@ class Client(_Settling):
     def get(
         self, queue: str, count: int = 1, settled: bool = False, *, timeout_ms: int | None = None
     ) -> list[DeliveredMessage]:
-        return self._loop.run(self._client.get(queue, count, settled, timeout_ms=timeout_ms))
+        messages = self._loop.run(self._client.get(queue, count, settled, timeout_ms=timeout_ms))
+        return [DeliveredMessage(message.delivery, message.ordinal, self) for message in messages]
 
     def browse(
         self,

@@ -103,15 +103,19 @@ def test_clients_without_tls_or_with_another_authority_reach_nothing(made: Path)
     asyncio.run(run())
 
 
-def test_the_port_of_http_is_told_from_the_port_of_clients(made: Path) -> None:
+@pytest.mark.parametrize("has_tls", [True, False])
+def test_the_port_of_http_is_told_from_the_port_of_clients(made: Path, has_tls: bool) -> None:
     async def run() -> None:
-        certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
+        certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key") if has_tls else None
         async with serving() as (_, [api]):
             http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues), certificates, None)
             [free] = free_ports(1)
             address = f"{HOST}:{await http.start(f'{HOST}:{free}')}"
+            urls = [f"quorum://{address}"]
+            if has_tls:
+                urls.append(f"quorums://{address}/?ca_file={made}/ca.pem")
             try:
-                for url in (f"quorum://{address}", f"quorums://{address}/?ca_file={made}/ca.pem"):
+                for url in urls:
                     with pytest.raises(TlsError, match=f"{address} looks like the port of http_listen"):
                         await quorum.connect(url, connect_timeout_ms=PATIENT_MS)
                     with pytest.raises(CliError, match=f"{address} looks like the port of http_listen"):

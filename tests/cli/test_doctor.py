@@ -22,6 +22,7 @@ import pytest
 import typer
 
 from quorum.api.process import run
+from quorum.catalog.members import CatalogMember
 from quorum.cli.commands import doctor
 from quorum.cli.commands.certificates import create
 from quorum.config import load
@@ -506,6 +507,37 @@ def test_members_that_a_recovery_has_dropped_are_no_warning(config: Path) -> Non
         config.read_text().replace(made.cluster, "test").replace(str(data), str(data.with_name("kept")))
     )
     assert by_name(config)["n1, for members"].level == "warn", "before the recovery it is a member"
+
+
+def test_the_other_members_are_those_that_the_data_directory_remembers(config: Path) -> None:
+    """The configuration of a member that has joined names only itself, and that of a founding member may have the
+    earlier address of a member that was replaced."""
+    data = config.parent / "data"
+    data.mkdir()
+    joined = record_start(data, "a", Founding("quorum", 3, ()), 0)
+    own = CatalogMember(2, joined.id, "a", "127.0.0.1:7401", "127.0.0.1:7400")
+    founding = config.read_text()
+    alone, _ = founding.split("[members.b]")
+    config.write_text(f"join = true\n{alone}")
+    assert not [each for each in by_name(config) if each.startswith("b")], "it was not added yet"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        other = CatalogMember(1, "b", "b", address, "127.0.0.1:2")
+        joined.node_state.members = (own, other)
+        joined.node_state.save()
+        found = by_name(config)
+        assert found["b, for members"].level == "ok"
+        assert found["b, for clients"].level == "warn"
+        assert not [each for each in found if each.startswith("a,")]
+
+        shutil.rmtree(data)
+        data.mkdir()
+        founded = record_start(data, "a", Founding("quorum", 3, ("a", "b")), 0)
+        config.write_text(founding)
+        assert by_name(config)["b, for members"].level == "warn"
+        founded.node_state.members = (dataclasses.replace(own, id="a"), other)
+        founded.node_state.save()
+        assert by_name(config)["b, for members"].level == "ok"
 
 
 # ---- ports

@@ -78,6 +78,7 @@ def public(kind: type) -> dict[str, inspect.Signature]:
             },
         ),
         (quorum.sync.Transaction, quorum.client.Transaction, set()),
+        (quorum.sync.DeliveredMessage, quorum.client.DeliveredMessage, set()),
     ],
 )
 def test_the_facade_has_the_same_methods_with_the_same_parameters(
@@ -115,6 +116,29 @@ def test_publish_consume_settle_and_get(world: World) -> None:
             client.publish("s", b"late")
         with pytest.raises(PublishRejected):
             client.send_batch("s", [b"late"]).result(EVENTUALLY_S)
+
+
+@blocking
+def test_a_message_settles_itself_without_await(world: World) -> None:
+    with quorum.sync.connect(world.url) as client:
+        client.publish_batch("q", [b"%d" % number for number in range(1, 7)])
+        [got] = client.get("q")
+        got.settle(wait=True)
+        assert world.cluster.queues["q"].settled == [1]
+        with client.consume("q") as consumer:
+            messages = iter(consumer)
+            next(messages).settle(wait=True)
+            assert world.cluster.queues["q"].settled == [1, 2]
+            next(messages).discard(wait=True)
+            next(messages).modify(undeliverable_here=True, wait=True)
+            next(messages).return_(wait=True)
+        assert [message.body for message in client.browse("q")] == [b"5", b"6"]
+        with client.consume("q") as consumer:
+            consumer.drain()
+            for delivery in consumer.deliveries():
+                for message in delivery:
+                    message.settle(wait=True)
+        assert list(client.browse("q")) == []
 
 
 @blocking

@@ -440,22 +440,23 @@ def _data_dir(config: NodeConfig) -> Path | None:
 
 
 def _others(config: NodeConfig) -> Iterator[Finding]:
-    """The other members of the configuration. A data directory remembers the cluster's members; those that were removed
-    or dropped since the founding stay in the configuration, because it has to be as it was then."""
+    """The other members, where the member itself looks for them: as its data directory remembers them from the cluster,
+    before that as in the configuration. Those that were removed or dropped since the founding stay in the
+    configuration, because it has to be as it was then."""
     remembered = _remembered(config)
-    for name, each in config.members.items():
-        if name == config.name:
-            continue
-        if remembered and name not in remembered:
+    configured = {name: (each.peer, each.client) for name, each in config.members.items()}
+    if remembered:
+        for name in sorted(configured.keys() - remembered.keys() - {config.name}):
             yield Finding("ok", name, "not connected to, because the cluster has no such member any more")
-        else:
-            yield _address(f"{name}, for members", each.peer)
-            yield _address(f"{name}, for clients", each.client)
+    for name, (peer, client) in (remembered or configured).items():
+        if name != config.name:
+            yield _address(f"{name}, for members", peer)
+            yield _address(f"{name}, for clients", client)
 
 
-def _remembered(config: NodeConfig) -> set[str]:
-    """The names of the cluster's members when this one last knew them; none if it has never run, or its data directory
-    cannot be used, which is another finding."""
+def _remembered(config: NodeConfig) -> dict[str, tuple[str, str]]:
+    """The cluster's members when this one last knew them, with their addresses for members and for clients; none if it
+    has never run, or its data directory cannot be used, which is another finding."""
     from quorum.api.process import founding_of
     from quorum.log.files import RealFiles
     from quorum.node.identity.identity import IdentityError, check_identity
@@ -463,11 +464,12 @@ def _remembered(config: NodeConfig) -> set[str]:
     folder = _data_dir(config)
     try:
         if folder is None or not folder.is_dir():
-            return set()
+            return {}
         known = check_identity(folder, config.name, founding_of(config), RealFiles())
     except (IdentityError, OSError):
-        return set()
-    return set() if known is None else {each.name for each in known.node_state.members}
+        return {}
+    members = () if known is None else known.node_state.members
+    return {each.name: (each.peer, each.client) for each in members}
 
 
 def _address(who: str, address: str) -> Finding:
@@ -476,7 +478,7 @@ def _address(who: str, address: str) -> Finding:
     try:
         with socket.create_connection(host_port(address), timeout=CONNECT_S):
             pass
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, ValueError) as error:  # an old catalog may have what is no address
+        reason = getattr(error, "strerror", None) or str(error)
         return Finding("warn", who, f"{address} does not answer: {reason}; it may not run yet")
     return Finding("ok", who, f"{address} answers after {(time.perf_counter() - began) * 1000:.1f} ms")

@@ -1,5 +1,5 @@
-"""Why a client and a member cannot agree about TLS. gRPC reports only that a connection was not made, so the client
-looks for itself: it connects once more, with the TLS of Python.
+"""Why a client and a member cannot agree about TLS, or that the address is the port of http_listen. gRPC reports only
+that a connection was not made, so the client looks for itself: it connects once more, with the TLS of Python.
 
 It says what is certain. A member that is not there, or ends the connection without a word because it is just
 restarting, is no problem of TLS.
@@ -23,9 +23,11 @@ NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RE
 PROTOCOL = "h2"
 """The name in TLS of HTTP/2, which gRPC demands."""
 NO_GRPC = (
-    "{0} looks like the port of http_listen: it speaks TLS, but not the protocol of clients (HTTP/2); use the member's "
+    "{0} looks like the port of http_listen: it speaks {1}, but not the protocol of clients (HTTP/2); use the member's "
     "address for clients"
 )
+HTTP_STATUS = b"HTTP/1."
+"""How an answer of HTTP/1.1 begins."""
 CLIENT_FILES = "; certificate_file and key_file of the URL name it"
 
 
@@ -57,13 +59,15 @@ def problem_now(service: Service, endpoint: str) -> tuple[str, bool]:
 
 
 async def _of_plain(endpoint: str) -> str:
+    if await _speaks_http(endpoint):
+        return NO_GRPC.format(endpoint, "HTTP/1.1")
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
         async with _connected(endpoint, context) as (_, protocol):
             if protocol != PROTOCOL:
-                return NO_GRPC.format(endpoint)
+                return NO_GRPC.format(endpoint, "TLS")
     except ssl.SSLError as error:
         if ALERT not in (error.reason or ""):
             return ""
@@ -88,7 +92,7 @@ async def _of_secure(service: Service, endpoint: str) -> str:
     try:
         async with _connected(endpoint, context) as (reader, protocol):
             if protocol != PROTOCOL:
-                return NO_GRPC.format(endpoint)
+                return NO_GRPC.format(endpoint, "TLS")
             if not await reader.read(1):  # with TLS 1.3, a member refuses the client's certificate only here
                 raise _Refused
     except ssl.SSLCertVerificationError as error:
@@ -104,6 +108,20 @@ async def _of_secure(service: Service, endpoint: str) -> str:
             return f"{endpoint} does not speak TLS, and the URL is with TLS; use {SCHEME}{endpoint}"
         raise
     return ""
+
+
+async def _speaks_http(endpoint: str) -> bool:
+    """Whether the other end answers a request of HTTP/1.1 with one of its statuses."""
+    host, _, port = endpoint.rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    try:
+        writer.write(f"GET / HTTP/1.1\r\nhost: {endpoint}\r\nconnection: close\r\n\r\n".encode())
+        async with asyncio.timeout(LIMIT_S / 2):
+            return await reader.readexactly(len(HTTP_STATUS)) == HTTP_STATUS
+    except (OSError, EOFError, TimeoutError):
+        return False
+    finally:
+        writer.transport.abort()
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -53,8 +53,8 @@ class Link(Protocol):
     def forget(self, request_id: int) -> None: ...
 
 
-class DeliveredMessage:
-    """One message of a delivery. Body and properties are decoded on access."""
+class ReceivedMessage:
+    """One message of a delivery. Body and properties are decoded on access. The subclasses can settle it."""
 
     __slots__ = ("delivery", "ordinal")
 
@@ -98,6 +98,12 @@ class DeliveredMessage:
     @property
     def application_properties(self) -> dict[str, FieldValue | None]:
         return self.delivery.reader.application_properties(self.ordinal)
+
+
+class DeliveredMessage(ReceivedMessage):
+    """A message of the asyncio client."""
+
+    __slots__ = ()
 
     async def settle(self, *, wait: bool = False) -> None:
         await self.delivery.holder.settle(self, wait=wait)
@@ -190,7 +196,7 @@ class Delivery:
         return next((int(given.count) for given in self.wire.delivery_counts if given.tag == tag), 0)
 
 
-Target = DeliveredMessage | Delivery | Iterable[DeliveredMessage]
+Target = ReceivedMessage | Delivery | Iterable[ReceivedMessage]
 
 
 @dataclass(slots=True)
@@ -260,7 +266,7 @@ class Holder:
         await self._settle_tags([(delivery.first_tag, delivery.last_tag)], wait)
         return True
 
-    async def settle_if_held(self, target: DeliveredMessage | Delivery) -> None:
+    async def settle_if_held(self, target: ReceivedMessage | Delivery) -> None:
         """Settle a message or the messages of a delivery, without those that are void or settled already."""
         if isinstance(target, Delivery):
             await self.settle_batch(target)
@@ -392,7 +398,7 @@ class Holder:
         """Take messages from those that are held. Returns their tags, ascending."""
         if isinstance(target, Delivery):
             messages: Iterable[tuple[Delivery, int, int]] = [(target, target.first_tag, target.last_tag)]
-        elif isinstance(target, DeliveredMessage):
+        elif isinstance(target, ReceivedMessage):
             messages = [(target.delivery, target.tag, target.tag)]
         else:
             messages = [(message.delivery, message.tag, message.tag) for message in _messages(target)]
@@ -469,21 +475,21 @@ def _merge(into: list[tuple[int, int]], tags: list[tuple[int, int]]) -> None:
 
 def by_holder(target: Target) -> list[tuple[Holder, Target]]:
     """Split the target by the holder of its messages; one call may name messages of several consumers."""
-    if isinstance(target, DeliveredMessage):
+    if isinstance(target, ReceivedMessage):
         return [(target.delivery.holder, target)]
     if isinstance(target, Delivery):
         return [(target.holder, target)]
-    parts: dict[int, tuple[Holder, list[DeliveredMessage]]] = {}
+    parts: dict[int, tuple[Holder, list[ReceivedMessage]]] = {}
     for message in _messages(target):
         holder = message.delivery.holder
         parts.setdefault(id(holder), (holder, []))[1].append(message)
     return [(holder, messages) for holder, messages in parts.values()]
 
 
-def _messages(target: Iterable[DeliveredMessage]) -> Iterator[DeliveredMessage]:
+def _messages(target: Iterable[ReceivedMessage]) -> Iterator[ReceivedMessage]:
     """The messages. UsageError for what is no message."""
     for message in target if isinstance(target, Iterable) else (target,):
-        if not isinstance(message, DeliveredMessage):
+        if not isinstance(message, ReceivedMessage):
             raise UsageError(
                 f"wanted: a message, a delivery, or several messages; not {type(message).__name__}"
             )
