@@ -85,6 +85,15 @@ def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
     return bytes(TIME_BYTES) + state_of(machine)
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderState:
+    """A state that a leader has sent, read completely. contents: see checkpoints.contents."""
+
+    time_ms: int
+    machine: GroupMachine | CatalogMachine
+    contents: tuple[IndexSet, array[int]]
+
+
 @dataclass(slots=True)
 class Replica:
     """One group on this member. Only the methods here change its fields; other parts call the method that says what
@@ -496,17 +505,24 @@ class Replica:
         too."""
         return self.field_source, self.checkpoints.pages, machine.limits
 
-    def install(self, state: State) -> None:
-        """Replaces the machine by a state that a leader has sent. Only the catalog's state is held in memory as a
-        whole."""
-        term = self.raft.term_at(self.raft.applied_index)
-        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"), term=term)
+    def read_state(self, state: State) -> LeaderState:
+        """Reads a state that a leader has sent, and changes nothing here. Only the catalog's state is held in memory as
+        a whole. OSError, SnapshotDamaged."""
+        time_ms = int.from_bytes(state.read(0, TIME_BYTES), "little")
         rest = state.behind(TIME_BYTES)
+        machine: GroupMachine | CatalogMachine
         if isinstance(self.machine, CatalogMachine):
-            self._use(CatalogMachine.restore(rest.whole(), self.machine.newest_version))
+            machine = CatalogMachine.restore(rest.whole(), self.machine.newest_version)
         else:
-            self._use(snapshot.decode(rest, *self._surroundings(self.machine)))
-        self.checkpoints.installed(self.raft.applied_index, rest)
+            machine = snapshot.decode(rest, *self._surroundings(self.machine))
+        return LeaderState(time_ms, machine, contents(rest))
+
+    def install(self, state: LeaderState) -> None:
+        """Replaces the machine by a state that a leader has sent."""
+        term = self.raft.term_at(self.raft.applied_index)
+        self.clock.observe(state.time_ms, term=term)
+        self._use(state.machine)
+        self.checkpoints.installed(self.raft.applied_index, state.contents)
 
     @staticmethod
     def references(state: State) -> array[int]:
