@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fifo import commands as c
 from fifo import versions
 from fifo.consumers.filter_fields import StoredFields
+from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet
 from fifo.limits import Limits
