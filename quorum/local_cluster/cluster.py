@@ -191,10 +191,7 @@ class LocalCluster:
             if not waiting or (outside and time.monotonic() - since_s > OUTSIDE_S):
                 return outside | new
             if on_long_wait is not None and time.monotonic() > long_s:
-                on_long_wait(
-                    f"{', '.join(waiting)} {'does' if len(waiting) == 1 else 'do'} not serve yet; waiting for at most "
-                    f"{limit_s:g} s. The output of {waiting[0]}: {self.member(waiting[0]).output}"
-                )
+                on_long_wait(self._long_wait(waiting, limit_s))
                 on_long_wait = None
             if time.monotonic() > deadline:
                 raise ClusterError(
@@ -202,13 +199,26 @@ class LocalCluster:
                 )
             time.sleep(POLL_S)
 
-    def wait_standing(self, name: str, standing: str) -> None:
-        """Wait until this node reports this standing. Raises ClusterError as wait_ready does."""
+    def wait_standing(
+        self, name: str, standing: str, *, on_long_wait: Callable[[str], None] | None = None
+    ) -> None:
+        """Wait until this node reports this standing. Raises ClusterError, and calls on_long_wait, as wait_ready
+        does."""
         deadline = time.monotonic() + START_LIMIT_S
+        long_s = time.monotonic() + LONG_WAIT_S
         while (seen := self.status(name)) is None or seen.standing != standing:
             if name in self.processes.ended() or time.monotonic() > deadline:
                 raise ClusterError(f"member {name} is not {standing}:\n{self.processes.last_output(name)}")
+            if on_long_wait is not None and time.monotonic() > long_s:
+                on_long_wait(self._long_wait([name], START_LIMIT_S))
+                on_long_wait = None
             time.sleep(POLL_S)
+
+    def _long_wait(self, waiting: Sequence[str], limit_s: float) -> str:
+        return (
+            f"{', '.join(waiting)} {'does' if len(waiting) == 1 else 'do'} not serve yet; waiting for at most "
+            f"{limit_s:g} s. The output of {waiting[0]}: {self.member(waiting[0]).output}"
+        )
 
     def _outsiders(self, waiting: Sequence[str]) -> dict[str, str]:
         """The standing of these nodes, if a member that serves knows none of them as a member. A node that missed the

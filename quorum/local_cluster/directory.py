@@ -192,14 +192,34 @@ class ClusterDirectory:
             taken = {each.rpartition("-")[2] for each in (*self._members, *os.listdir(self.directory))}
             number = next(n for n in range(1, 10_000) if str(n) not in taken)
             chosen = name or f"node-{number}"
-            client, peer, *http = (
-                f"{ports.HOST}:{port}" for port in ports.free_ports(3 if self._has_http else 2, self._ports())
-            )
-            member = LocalMember(chosen, client, peer, self.directory / chosen, *http)
+            member = self._new_member(chosen)
             self._make_folder(member)
             self._members[chosen] = member
             self._write()
             return member
+
+    def _new_member(self, name: str) -> LocalMember:
+        """A node with free ports. Those for clients and for HTTP continue the members' ones if they can."""
+        client = self._next_port(name, {each.name: each.client for each in self.members})
+        http = self._next_port(name, {each.name: each.http for each in self.members if each.http})
+        taken = [*self._ports(), *(port for port in (client, http) if port is not None)]
+        peer, *free = ports.free_ports(3, taken)
+        return LocalMember(
+            name,
+            f"{ports.HOST}:{client or free[0]}",
+            f"{ports.HOST}:{peer}",
+            self.directory / name,
+            f"{ports.HOST}:{http or free[1]}" if self._has_http else "",
+        )
+
+    def _next_port(self, name: str, addresses: Mapping[str, str]) -> int | None:
+        """The port for this name if these ports follow the numbers in the members' names, as those that `--port` gives
+        do. None if they do not, or if that port is in use."""
+        firsts = {int(at.rpartition(":")[2]) - _number(each) for each, at in addresses.items()}
+        if len(firsts) != 1:
+            return None
+        port = firsts.pop() + _number(name)
+        return port if port < 1 << 16 and port not in self._ports() and ports.is_free(port) else None
 
     def _make_folder(self, member: LocalMember) -> None:
         """Make the folder of a node that will join; remove it again if a step fails."""
@@ -383,3 +403,9 @@ class ClusterDirectory:
                 still = "still runs; stop it first" if len(running) == 1 else "still run; stop them first"
                 raise ClusterError(f"{', '.join(running)} of {self.directory} {still}")
             yield
+
+
+def _number(name: str) -> int:
+    """The number at the end of a member's name, 0 if there is none."""
+    number = name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0

@@ -17,7 +17,7 @@ from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.applier import Applier
 from quorum.node.replica.bootstrap import Bootstrap
 from quorum.node.replica.checkpoints import Checkpoints
-from quorum.node.replica.replica import TIME_BYTES, FieldSource, Replica
+from quorum.node.replica.replica import TIME_BYTES, FieldSource, LeaderState, Replica
 from quorum.node.replica.replicas import KIND_RAFT, Replicas
 from quorum.node.replica.skipped_entries import SkippedEntries
 from quorum.node.replica.state_hashes import StateHashes
@@ -30,17 +30,24 @@ from quorum.replication.group import Group
 class _Link:
     """One Raft group's connection to the other members, and the receiver of its leader's snapshots."""
 
-    def __init__(self, number: int, send: Send, replicas: Replicas, applier: Applier) -> None:
+    def __init__(
+        self, number: int, send: Send, replicas: Replicas, applier: Applier, snapshot_bodies: SnapshotBodies
+    ) -> None:
         self._number = number
         self._head = GROUP.pack(number)
         self._send = send
         self._replicas = replicas
         self._applier = applier
+        self._snapshot_bodies = snapshot_bodies
 
     def send(self, peer: str, parts: list[bytes]) -> None:
         self._send(peer, KIND_RAFT, [self._head, *parts])
 
-    def installed(self, state: State, index: int, term: int) -> None:
+    def prepare(self, index: int, term: int, state: State) -> tuple[int, LeaderState] | None:
+        proven = self._snapshot_bodies.prepare(self._number, index, term, state)
+        return None if proven is None else (proven, self._replicas[self._number].read_state(state))
+
+    def installed(self, state: LeaderState, index: int, term: int) -> None:
         self._applier.installed(self._replicas[self._number], state)
 
 
@@ -103,7 +110,7 @@ class Opener:
         return replica
 
     def _raft(self, number: int, clock: Callable[[], float], chance: random_module.Random) -> Group:
-        link = _Link(number, self._send, self._replicas, self._applier)
+        link = _Link(number, self._send, self._replicas, self._applier, self._snapshot_bodies)
         make = partial(
             Group,
             number,
@@ -115,7 +122,7 @@ class Opener:
             link.send,
             link.installed,
             self._config.raft,
-            partial(self._snapshot_bodies.prepare, number),
+            link.prepare,
         )
         try:
             return make()

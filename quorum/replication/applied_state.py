@@ -7,10 +7,11 @@ snapshot, and back to an older one when the state is lost (`load_again`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from quorum.log.errors import EntryMissing, LogDamaged
 from quorum.replication import codec
-from quorum.replication.configuration import State, wrap_state
+from quorum.replication.configuration import wrap_state
 from quorum.replication.engine import RaftEngine
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.journal_view import JournalView, KeptBytes
@@ -25,7 +26,7 @@ class AppliedState:
         engine: RaftEngine,
         view: JournalView,
         replicator: Replicator,
-        on_install: Callable[[State, int, int], None],
+        on_install: Callable[[Any, int, int], None],
         config: GroupConfig,
     ) -> None:
         """on_install: see Group."""
@@ -81,7 +82,7 @@ class AppliedState:
         view.compact(keep_from if needed is None else min(keep_from, needed))
         return is_newer
 
-    def installed(self, state: State, index: int, term: int) -> None:
+    def installed(self, state: Any, index: int, term: int) -> None:
         """Pass a leader's snapshot on, which is in place."""
         self.index = index
         self._on_install(state, index, term)

@@ -30,12 +30,13 @@ from __future__ import annotations
 
 import random as random_module
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 from quorum.log.errors import LogFull
 from quorum.replication import codec
 from quorum.replication.applied_state import AppliedState
 from quorum.replication.call_guard import CallGuard, HarmlessWhen
-from quorum.replication.configuration import Configuration, State
+from quorum.replication.configuration import Configuration
 from quorum.replication.elections import AT_ONCE, Campaign
 from quorum.replication.engine import RaftEngine
 from quorum.replication.group_config import GroupConfig
@@ -50,7 +51,7 @@ from quorum.replication.outbox import Answers, Outbox
 from quorum.replication.quarantine import Quarantine, RecoveryResponse
 from quorum.replication.recovery import Recovery
 from quorum.replication.replicator import Replicator
-from quorum.replication.snapshots import SnapshotInstaller
+from quorum.replication.snapshots import PrepareInstall, SnapshotInstaller
 from quorum.replication.storage import NodeLog, SnapshotSource
 
 COMMAND_BYTE = bytes([codec.COMMAND])
@@ -75,18 +76,19 @@ class Group:
         clock: Callable[[], float],
         random: random_module.Random,
         send: Callable[[str, list[bytes]], None],
-        on_install: Callable[[State, int, int], None],
+        on_install: Callable[[Any, int, int], None],
         config: GroupConfig | None = None,
-        prepare_install: Callable[[int, int, State], int | None] = lambda index, term, state: 0,
+        prepare_install: PrepareInstall = lambda index, term, state: (0, state.whole()),
     ) -> None:
         """members: the voters that the group began with, or none if this node joins it and will learn them.
 
-        prepare_install(index, term, state): called before an installation, and again until it answers a number. None:
-        the state refers to something that is not here yet. A number: this member's own entries are proven right up to
-        this index (0: none are).
+        prepare_install(index, term, state): called before an installation, and again until its answer is not None.
+        None: the state refers to something that is not here yet. (proven, read): this member's own entries are proven
+        right up to the index `proven` (0: none are), and `read` is for on_install. The function reads the state piece
+        by piece, while it is called. If the disk has damaged the state, this raises OSError or SnapshotDamaged, and the
+        snapshot is received again.
 
-        on_install(state, index, term): a leader's snapshot has replaced everything applied so far. Both functions read
-        the state piece by piece, while they are called.
+        on_install(read, index, term): a leader's snapshot has replaced everything applied so far.
         """
         names = sorted(members)
         if (names and me not in names) or len(set(names)) != len(names):

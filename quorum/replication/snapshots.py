@@ -10,13 +10,15 @@ its CRC right. It stays until it is installed or another one arrives: its bodies
 and the leader keeps asking until they are here.
 
 Installing (`SnapshotInstaller`): the library passes on each chunk, and asks to install the snapshot once `take_chunk`
-has said that it is complete.
+has said that it is complete. The snapshot is read completely before it is put in place: if the disk has damaged it, it
+is received again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from quorum.log import SnapshotDamaged
 from quorum.log.errors import LogFull
@@ -97,6 +99,8 @@ class Outgoing:
         return now_s - self.heard_s > SILENT_S or now_s - self.began_s > LIMIT_S
 
 
+PrepareInstall = Callable[[int, int, State], tuple[int, Any] | None]
+"""See Group's prepare_install."""
 Receive = Callable[[int, int, int, int], Received]
 """Opens the file for a received snapshot, given as (index, term, size, crc)."""
 
@@ -168,6 +172,17 @@ def _identity(chunk: SnapshotChunk) -> tuple[int, int, int, int]:
     return chunk.index, chunk.snapshot_term, chunk.size, chunk.crc
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A snapshot that is in place and was read completely. proven, state: as prepare_install has answered."""
+
+    index: int
+    term: int
+    configuration: Configuration
+    proven: int
+    state: Any
+
+
 class SnapshotInstaller:
     """Receives and installs a leader's snapshot at this member, a follower."""
 
@@ -179,11 +194,11 @@ class SnapshotInstaller:
         guard: Guard,
         answers: Answers,
         log_space: LogSpaceGate,
-        prepare: Callable[[int, int, State], int | None],
-        installed: Callable[[State, int, int], None],
+        prepare: PrepareInstall,
+        installed: Callable[[Any, int, int], None],
     ) -> None:
-        """prepare(index, term, state): see Group's prepare_install. installed(state, index, term): the snapshot is in
-        place."""
+        """prepare: see Group's prepare_install. installed(state, index, term): the snapshot is in place; state is what
+        prepare has answered."""
         self._group = group
         self._engine = engine
         self._view = view
@@ -193,7 +208,7 @@ class SnapshotInstaller:
         self._prepare_install = prepare
         self._installed = installed
         self.incoming = Incoming(view.journal.receive_snapshot)
-        self._received: tuple[int, int, SnapshotSource, int] | None = None
+        self._ready: _Ready | None = None
         self._is_state_wanted = False
 
     def want_state(self, *, is_wanted: bool) -> None:
@@ -212,8 +227,8 @@ class SnapshotInstaller:
             return False
         try:
             source = self.incoming.take(chunk)
-            proven = None if source is None else self._prepared(chunk, source)
-            if source is None or proven is None:
+            ready = None if source is None else self._prepared(chunk, source)
+            if ready is None:
                 self._answer(chunk)
                 return False
             self.incoming.keep()
@@ -222,17 +237,21 @@ class SnapshotInstaller:
             self._answers.answer(Outcome.ALIVE, 0)
             return False
         self._log_space.mark_free()
-        self._received = (chunk.index, chunk.snapshot_term, source, proven)
+        self._ready = ready
         self._guard.acknowledge_to = chunk.index
         return True
 
-    def _prepared(self, chunk: SnapshotChunk, source: SnapshotSource) -> int | None:
-        """See Group's prepare_install. A snapshot that cannot be read any more is received again."""
+    def _prepared(self, chunk: SnapshotChunk, source: SnapshotSource) -> _Ready | None:
+        """The snapshot, read completely; None while something that it refers to is missing. A snapshot that cannot be
+        read any more is received again."""
+        index, term = chunk.index, chunk.snapshot_term
         try:
-            return self._prepare_install(chunk.index, chunk.snapshot_term, self._opened(source)[1])
+            configuration, state = self._opened(source)
+            prepared = self._prepare_install(index, term, state)
         except (OSError, SnapshotDamaged):
             self.incoming.drop()
             return None
+        return None if prepared is None else _Ready(index, term, configuration, *prepared)
 
     def _may_replace_state(self, chunk: SnapshotChunk) -> bool:
         """Whether the journal continues from this snapshot, and no newer one is here. It is not above the commit
@@ -268,12 +287,11 @@ class SnapshotInstaller:
 
     def install(self) -> None:
         """For the library: install the received snapshot."""
-        assert self._received is not None
-        index, term, source, proven = self._received
-        self._received = None
-        configuration, state = self._opened(source)
+        assert self._ready is not None
+        ready, self._ready = self._ready, None
+        index, term = ready.index, ready.term
         commit_index = self._engine.commit_index
-        self._view.install_snapshot(index, term, commit_index, configuration, proven)
+        self._view.install_snapshot(index, term, commit_index, ready.configuration, ready.proven)
         self._engine.move_commit_to(max(index, commit_index))
-        self._installed(state, index, term)
+        self._installed(ready.state, index, term)
         self.incoming.drop()

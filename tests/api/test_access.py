@@ -273,6 +273,23 @@ def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
     )
 
 
+def test_a_declaration_without_a_name_that_names_a_target_is_judged_like_any_other() -> None:
+    queue = admin_pb2.DeclareQueueRequest()
+    queue.arguments["x-dead-letter-exchange"].text = "theirs"
+    assert set(BY_METHOD["Admin/DeclareQueue"](queue)) == {
+        ("configure", ""),
+        ("read", ""),
+        ("write", "theirs"),
+    }
+    exchange = admin_pb2.DeclareExchangeRequest()
+    exchange.arguments["alternate-exchange"].text = "theirs"
+    assert set(BY_METHOD["Admin/DeclareExchange"](exchange)) == {
+        ("configure", ""),
+        ("read", ""),
+        ("write", "theirs"),
+    }
+
+
 def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:
     """The administrator's policy sends dead letters to the default exchange; the key in a queue's own arguments would
     choose where they go."""

@@ -21,6 +21,7 @@ import pytest
 from quorum.api.security.certificates import Certificates
 from quorum.api.security.named_files import peer_security
 from quorum.cli.commands import cluster as cluster_commands
+from quorum.cli.commands import members as members_commands
 from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
@@ -28,7 +29,7 @@ from quorum.local_cluster import cluster as local_cluster
 from quorum.local_cluster import processes
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.member import LocalMember
-from quorum.local_cluster.ports import PORTS, free_ports
+from quorum.local_cluster.ports import PORTS, free_ports, is_free
 from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
 from quorum.log.log import LOCK
@@ -156,6 +157,46 @@ def test_each_member_has_a_port_for_http_if_ports_are_given(tmp_path: Path) -> N
         LocalCluster(tmp_path / "d", 2, http_ports=ports[:1])
     with pytest.raises(ClusterError, match="client ports and HTTP ports overlap"):
         LocalCluster(tmp_path / "d", 2, client_ports=ports, http_ports=ports)
+
+
+def _row_of_free_ports(count: int) -> int:
+    """The first of so many free ports in a row."""
+    for first in free_ports(100):
+        if all(is_free(first + number) for number in range(count)):
+            return first
+    raise AssertionError("no free ports in a row")
+
+
+def test_the_ports_of_a_joining_node_continue_those_of_the_members(tmp_path: Path) -> None:
+    first = _row_of_free_ports(10)
+    LocalCluster(tmp_path / "c", 2, client_ports=[first, first + 1], http_ports=[first + 5, first + 6])
+    files = LocalCluster.open(tmp_path / "c").files
+    made = [files.prepare() for _ in range(2)]
+    assert [each.client for each in made] == [f"127.0.0.1:{first + 2}", f"127.0.0.1:{first + 3}"]
+    assert [each.http for each in made] == [f"127.0.0.1:{first + 7}", f"127.0.0.1:{first + 8}"]
+    files.forget("node-2")
+    assert files.prepare().client == f"127.0.0.1:{first + 1}", "it is node-2 again"
+
+
+@pytest.mark.parametrize("held", ["by another program", "by a member"])
+def test_a_joining_node_has_another_port_if_the_next_one_is_in_use(tmp_path: Path, held: str) -> None:
+    first = _row_of_free_ports(3)
+    http_ports = [first + 2, free_ports(1)[0]] if held == "by a member" else None
+    cluster = LocalCluster(tmp_path / "c", 2, client_ports=[first, first + 1], http_ports=http_ports)
+    with socket.socket() as other:
+        if http_ports is None:
+            other.bind(("127.0.0.1", first + 2))
+        new = cluster.files.prepare()
+    used = [at for each in cluster.members for at in (each.client, each.peer, each.http) if at]
+    assert new.client != f"127.0.0.1:{first + 2}"
+    assert len(set(used)) == len(used)
+
+
+def test_the_ports_of_a_joining_node_are_any_if_those_of_the_members_are_in_no_row(tmp_path: Path) -> None:
+    first = _row_of_free_ports(4)
+    cluster = LocalCluster(tmp_path / "c", 2, client_ports=[first, first + 2])
+    new = cluster.files.prepare()
+    assert is_free(int(new.client.rpartition(":")[2]))
 
 
 def test_free_ports_are_free_and_different() -> None:
@@ -384,7 +425,7 @@ def test_an_interrupted_join_forgets_the_node_that_has_not_joined(
     LocalCluster(tmp_path / "c", 1)
     monkeypatch.setattr(LocalCluster, "start", lambda self, names: None)
 
-    def interrupted(self: LocalCluster, name: str, standing: str) -> None:
+    def interrupted(self: LocalCluster, name: str, standing: str, **_: object) -> None:
         assert (tmp_path / "c" / name / "node.toml").exists()
         raise KeyboardInterrupt
 
@@ -442,6 +483,23 @@ def test_a_long_wait_for_members_is_mentioned_once(tmp_path: Path, monkeypatch: 
     assert cluster.wait_ready(limit_s=60, on_long_wait=said.append) == {}
     output = cluster.member("node-2").output
     assert said == [f"node-2 does not serve yet; waiting for at most 60 s. The output of node-2: {output}"]
+
+
+def test_a_long_wait_for_a_joining_node_is_mentioned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    LocalCluster(tmp_path / "c", 1)
+    monkeypatch.setattr(local_cluster, "LONG_WAIT_S", -1.0)
+    monkeypatch.setattr(local_cluster, "POLL_S", 0.0)
+    monkeypatch.setattr(LocalCluster, "start", lambda self, names: None)
+    looks = iter([None, None, SimpleNamespace(standing="meeting"), SimpleNamespace(standing="waiting")])
+    monkeypatch.setattr(LocalCluster, "status", lambda self, name: next(looks))
+    monkeypatch.setattr(members_commands, "add", lambda address, url: None)
+    cluster_commands.join(tmp_path / "c")
+    output = tmp_path / "c" / "node-2" / "output.log"
+    assert capsys.readouterr().err.splitlines() == [
+        f"node-2 does not serve yet; waiting for at most 60 s. The output of node-2: {output}"
+    ]
 
 
 def test_a_secured_cluster_has_certificates_and_an_administrator_and_is_found_again(tmp_path: Path) -> None:

@@ -87,6 +87,19 @@ def test_a_reserve_file_that_was_removed_is_missing_and_ends_nothing() -> None:
     assert log.failure is None
 
 
+def test_entries_do_not_take_the_collectors_part_if_files_of_the_reserve_were_removed() -> None:
+    disk, log = full()
+    for name in ("reserve-1.space", "reserve-2.space"):
+        del disk.names[DIRECTORY / name]
+    disk.capacity = disk.used_bytes()
+    fill(log)
+    assert reserve_files(disk) == ["reserve-3.space"]
+    assert log.space().is_low
+    reserve = log._reserve
+    assert reserve is not None
+    assert reserve.take(segment_path(DIRECTORY, 90), SEGMENT, for_collector=True)
+
+
 def test_when_no_segment_can_be_had_entries_go_on_in_the_reserve_and_leave_the_collectors_part() -> None:
     disk, log = full()
     taken = fill(log)

@@ -23,8 +23,10 @@ from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node import events as ev
 from quorum.node import queries as q
 from quorum.node.repair import body_transfer as bodies
+from quorum.node.repair.snapshot_bodies import SnapshotBodies
 from quorum.node.replica.replica import state_of
 from quorum.node.wire.frames import Frame, Send
+from quorum.replication.configuration import State
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
 from support.members.cluster import Cluster, Session, batch
@@ -506,6 +508,36 @@ def test_a_received_snapshot_that_is_damaged_before_it_is_installed_is_received_
     incoming._source._chunk_number = -1  # type: ignore[union-attr]
     cluster.until(lambda: incoming._source is None, "it is dropped")
     monkeypatch.undo()
+    alike(cluster, group)
+    assert has_all(cluster, name, group)
+
+
+def test_a_received_snapshot_that_is_damaged_in_the_step_that_installs_it_is_received_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders")
+    name = "n3"
+    cluster.crash(name)
+    publish(Session(cluster, "n1"), group, queue, range(120))
+    prepare = SnapshotBodies.prepare
+    damaged: list[Path] = []
+
+    def prepare_and_damage(
+        self: SnapshotBodies, number: int, index: int, term: int, state: State
+    ) -> int | None:
+        proven = prepare(self, number, index, term, state)
+        if proven is not None and number == group and not damaged:
+            disk = cluster.disks[name]
+            damaged.extend(path for path in disk.names if path.suffix == ".received")
+            disk.flip(damaged[0], 8 * 70)
+            cluster.members[name].replicas[group].raft._installer.incoming._source._chunk_number = -1  # type: ignore[union-attr]
+        return proven
+
+    monkeypatch.setattr(SnapshotBodies, "prepare", prepare_and_damage)
+    cluster.start(name)
+    cluster.until(lambda: bool(damaged), "it is damaged")
+    cluster.ready()
     alike(cluster, group)
     assert has_all(cluster, name, group)
 

@@ -67,7 +67,7 @@ class Lone:
             lambda: self.now,
             random.Random(1),
             lambda peer, parts: self.sent.append((peer, codec.decode(b"".join(parts)))),
-            lambda state, index, term: self.installed.append((state.whole(), index, term)),
+            lambda state, index, term: self.installed.append((state, index, term)),
             QUICK,
         )
         self.group.start()

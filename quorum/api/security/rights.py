@@ -61,22 +61,21 @@ def _queue(*rights: str) -> Needs:
 
 def _declared_queue(request: Any) -> Iterator[Need]:
     yield CONFIGURE, request.queue
-    yield from _target(request, DEAD_LETTERS)
+    yield from _target(request.queue, request, DEAD_LETTERS)
 
 
 def _declared_exchange(request: Any) -> Iterator[Need]:
     yield CONFIGURE, request.exchange
-    yield from _target(request, ALTERNATE)
+    yield from _target(request.exchange, request, ALTERNATE)
 
 
-def _target(request: Any, argument: str) -> Iterator[Need]:
-    """Messages leave the queue or exchange for another exchange: its own users could not write there. The default
+def _target(own: str, request: Any, argument: str) -> Iterator[Need]:
+    """Messages leave this queue or exchange for another exchange: its own users could not write there. The default
     exchange has no name: write for the queue that its key names. A key alone counts as one for the default exchange,
     because a policy may name that one."""
     arguments = request.arguments
     key = arguments[DEAD_LETTER_KEY].text if argument == DEAD_LETTERS and DEAD_LETTER_KEY in arguments else ""
     if argument in arguments or key:
-        own = getattr(request, "queue", "") or request.exchange
         exchange = arguments[argument].text if argument in arguments else ""
         yield READ, own
         yield WRITE, exchange or key or own

@@ -312,7 +312,7 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
         new = cluster.files.prepare()
     try:
         cluster.start([new.name])
-        cluster.wait_standing(new.name, "waiting")
+        cluster.wait_standing(new.name, "waiting", on_long_wait=note)
     except BaseException:
         cluster.stop([new.name])
         cluster.files.forget(new.name)

@@ -101,6 +101,9 @@ class Reserve:
         """Turn one file into the unfinished file of this name, for a segment of `allocated` bytes. False if none is
         left for this purpose, or none is large enough."""
         with self._lock:
+            # an operator may have removed files: those that are left are the collector's
+            names = set(self._files.list_directory(self._directory))
+            self._present = [found for found in self._present if found.name in names]
             left = len(self._present) - (0 if for_collector else COLLECTOR_SEGMENTS)
             if left <= 0 or allocated > self._segment_bytes:
                 return False

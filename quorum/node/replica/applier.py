@@ -19,13 +19,12 @@ from quorum.node.errors import BodyUnreadable
 from quorum.node.repair.repairer import Repairer
 from quorum.node.replica.catalog_publisher import CatalogPublisher
 from quorum.node.replica.reconciler import Reconciler
-from quorum.node.replica.replica import SYSTEM_GROUP, Replica
+from quorum.node.replica.replica import SYSTEM_GROUP, LeaderState, Replica
 from quorum.node.replica.skipped_entries import SkippedEntries
 from quorum.node.replica.snapshotter import Snapshotter
 from quorum.node.schedule import Due
 from quorum.node.sessions.session_table import SessionTable
 from quorum.node.wire.operations import Command
-from quorum.replication.configuration import State
 
 APPLY_BYTES = 4 << 20
 """Maximum bytes of entries applied in one step of the member, so that heartbeats do not wait long."""
@@ -183,7 +182,7 @@ class Applier:
         replica.restore(state)
         self._know_departed(replica)
 
-    def installed(self, replica: Replica, state: State) -> None:
+    def installed(self, replica: Replica, state: LeaderState) -> None:
         """Installs a leader's snapshot while running. If the snapshot replaces a wrong or lost state, the older
         snapshots are removed. Applying continues after the installed snapshot."""
         if replica.wants_state:

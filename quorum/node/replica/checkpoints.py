@@ -195,9 +195,9 @@ class Checkpoints:
         self._keep(index, entries, pages)
         self._tell()
 
-    def installed(self, index: int, state: State) -> None:
-        """A leader's snapshot is in place."""
-        self.saved(index, *contents(state))
+    def installed(self, index: int, found: tuple[IndexSet, array[int]]) -> None:
+        """A leader's snapshot is in place. found: its contents."""
+        self.saved(index, *found)
 
     def _keep(self, index: int, entries: IndexSet, pages: array[int]) -> None:
         self._kept[index] = entries, pages

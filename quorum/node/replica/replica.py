@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from fifo import commands as c
 from fifo import versions
 from fifo.consumers.filter_fields import StoredFields
+from fifo.frozen_dataclasses import dataclass
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import IndexSet
 from fifo.limits import Limits
@@ -83,6 +84,15 @@ def state_of(machine: GroupMachine | CatalogMachine) -> bytes:
 def empty_state(machine: GroupMachine | CatalogMachine) -> bytes:
     """The state that save_snapshot would store for a machine that has applied nothing."""
     return bytes(TIME_BYTES) + state_of(machine)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderState:
+    """A state that a leader has sent, read completely. contents: see checkpoints.contents."""
+
+    time_ms: int
+    machine: GroupMachine | CatalogMachine
+    contents: tuple[IndexSet, array[int]]
 
 
 @dataclass(slots=True)
@@ -496,17 +506,24 @@ class Replica:
         too."""
         return self.field_source, self.checkpoints.pages, machine.limits
 
-    def install(self, state: State) -> None:
-        """Replaces the machine by a state that a leader has sent. Only the catalog's state is held in memory as a
-        whole."""
-        term = self.raft.term_at(self.raft.applied_index)
-        self.clock.observe(int.from_bytes(state.read(0, TIME_BYTES), "little"), term=term)
+    def read_state(self, state: State) -> LeaderState:
+        """Reads a state that a leader has sent, and changes nothing here. Only the catalog's state is held in memory as
+        a whole. OSError, SnapshotDamaged."""
+        time_ms = int.from_bytes(state.read(0, TIME_BYTES), "little")
         rest = state.behind(TIME_BYTES)
+        machine: GroupMachine | CatalogMachine
         if isinstance(self.machine, CatalogMachine):
-            self._use(CatalogMachine.restore(rest.whole(), self.machine.newest_version))
+            machine = CatalogMachine.restore(rest.whole(), self.machine.newest_version)
         else:
-            self._use(snapshot.decode(rest, *self._surroundings(self.machine)))
-        self.checkpoints.installed(self.raft.applied_index, rest)
+            machine = snapshot.decode(rest, *self._surroundings(self.machine))
+        return LeaderState(time_ms, machine, contents(rest))
+
+    def install(self, state: LeaderState) -> None:
+        """Replaces the machine by a state that a leader has sent."""
+        term = self.raft.term_at(self.raft.applied_index)
+        self.clock.observe(state.time_ms, term=term)
+        self._use(state.machine)
+        self.checkpoints.installed(self.raft.applied_index, state.contents)
 
     @staticmethod
     def references(state: State) -> array[int]:

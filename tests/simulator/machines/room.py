@@ -101,8 +101,8 @@ class Works:
         checkpoints = node.member.replicas[group].checkpoints
         installed = checkpoints.installed
 
-        def watched(index: int, state: Any) -> None:
-            installed(index, state)
+        def watched(index: int, found: Any) -> None:
+            installed(index, found)
             node.world.rules.installed(node, group, index)
 
         checkpoints.installed = watched  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from quorum.log import Log
-from quorum.replication.configuration import Configuration, State, wrap_state
+from quorum.replication.configuration import Configuration, wrap_state
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from support.log.disk import SimDisk
@@ -80,8 +80,8 @@ class Node:
             self.commands = unpack(self.group.snapshot_state)
             world.checks.restored(name, self.group.applied_index, self.commands)
 
-    def install(self, state: State, index: int, term: int) -> None:
-        self.commands = unpack(state.whole())
+    def install(self, state: bytes, index: int, term: int) -> None:
+        self.commands = unpack(state)
         self.world.checks.restored(self.name, index, self.commands)
 
     def apply(self, max_bytes: int = 1 << 30, max_entries: int = 1 << 30) -> None:
