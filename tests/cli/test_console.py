@@ -19,8 +19,8 @@ from rich.table import Table
 
 from quorum.cli import console
 from quorum.cli.commands import cluster, members, subscriptions
-from quorum.cli.commands.queues import print_list, shown
-from quorum.cli.console import Patience, closing, note, print_error, still_trying
+from quorum.cli.commands.queues import print_list
+from quorum.cli.console import Patience, closing, note, print_error, shown, still_trying
 from quorum.cli.pipelines import archives
 from quorum.client.admin.records import ClusterStatus, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.commands import members
-from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
@@ -33,6 +32,7 @@ from quorum.cli.console import (
     print_json,
     print_table,
     require_linux,
+    shown,
 )
 from quorum.counts import counted
 from quorum.errors import ClusterError, naming
