@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import typer.main
 
 from quorum.cli.console import without_log_of_grpc
 from support.repository import ROOT
@@ -110,10 +114,17 @@ def become(wanted: dict[str, Any]) -> None:
     signal.alarm(wanted["limit_s"])
 
 
-if __name__ == "__main__":
+def import_what_commands_need() -> None:
     without_log_of_grpc()  # as commands do before they import it
     for module in IMPORTED:
         importlib.import_module(module)
+    command = typer.main.get_command(sys.modules["quorum.cli.main"].app)
+    with redirect_stdout(io.StringIO()):  # Typer imports what it needs when a first command reads its options
+        command.main(["queues", "list", "--help"], standalone_mode=False)
+
+
+if __name__ == "__main__":
+    import_what_commands_need()
     gc.freeze()  # forks share these objects' memory, and do not look through them
     become(wait_for_commands())
     sys.modules["quorum.cli.main"].main()
