@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from rich.table import Table
 from quorum.cli import console
 from quorum.cli.commands import cluster, members, subscriptions
 from quorum.cli.commands.queues import print_list
-from quorum.cli.console import Patience, closing, note, print_error, shown, still_trying
+from quorum.cli.console import CliError, Patience, closing, note, print_error, shown, still_trying
 from quorum.cli.pipelines import archives
 from quorum.client.admin.records import ClusterStatus, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS
@@ -73,6 +74,15 @@ def test_selectivity_shows_names_of_properties_and_no_terminal_obeys_them(
     out = capsys.readouterr().out
     assert all(line.isprintable() for line in out.splitlines())
     assert out.count(r"size\x1b[2J") == 8
+
+
+def test_a_file_of_selectors_has_one_in_each_line_and_is_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "selectors"
+    file.write_bytes("\ufeffa = 1\n\nb = 'ä'\n".encode())
+    assert archives._lines(file) == ["a = 1", "b = 'ä'"]
+    file.write_bytes(b"a = 1\nb = '\xff'\n")
+    with pytest.raises(CliError, match="selectors: byte 11 is not UTF-8"):
+        archives._lines(file)
 
 
 def status_of(*, index: int, leader: str) -> ClusterStatus:
