@@ -14,7 +14,7 @@ from fifo.effects import Confirmed, Deliver, Refused
 from fifo.limits import Limits
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from support.fifo.world import World, in_transaction, sequences
+from support.fifo.world import World, in_transaction, of_keys, sequences
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -163,7 +163,7 @@ def test_a_message_with_a_time_of_its_own_executes_no_line(
     world.checks = False
     world.queue(**queue)
     more = {**times, "priorities": bytes([each % 4 for each in range(8_000)])}
-    more["group_keys"] = b"".join([(each % 9).to_bytes(8, "little") for each in range(8_000)])
+    more["group_keys"] = of_keys([each % 9 for each in range(8_000)])
     lines, applied = lines_of(world, [world.batch(world.session(), 8_000, **more)])
     assert applied.replies == (Confirmed(1, 8_000),)
     assert lines < 1_000
