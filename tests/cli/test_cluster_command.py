@@ -278,12 +278,6 @@ def test_members_join_are_drained_and_are_removed(quorum: Quorum, folder: Path) 
         assert quorum("cluster", "lease-times", cwd=folder) == "lease_ms 4000, leader_fallback_ms 1500\n"
         said = quorum("cluster", "lease-times", "--lease-ms", "1000", cwd=folder)
         assert "every member uses lease_ms 1000 and leader_fallback_ms 1500" in said
-        expected = {"lease_ms": 1000, "leader_fallback_ms": 1500, "settled": True}
-        assert json.loads(quorum("cluster", "lease-times", "--json", cwd=folder)) == expected
-        said = quorum("cluster", "lease-times", "--lease-ms", "900", "--json", cwd=folder)
-        assert json.loads(said) == {**expected, "lease_ms": 900}
-        said = quorum("cluster", "lease-times", "--lease-ms", "800", "--wait", "0", "--json", cwd=folder)
-        assert json.loads(said) == {**expected, "lease_ms": 800, "settled": False}
         said = quorum("cluster", "lease-times", "--leader-fallback-ms", "499", cwd=folder, status=1)
         assert "leader_fallback_ms is 499; allowed: 500..120000" in said
         quorum("cluster", "rebalance", cwd=folder)
