@@ -33,7 +33,7 @@ from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.ports import PORTS, free_ports
 from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
-from quorum.log.log import LOCK
+from quorum.log.log import LOCK, Log
 
 STARTED_LIMIT_S = 60.0
 """Time for a process to be loaded."""
@@ -251,8 +251,7 @@ def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_
 def test_commands_leave_a_member_alone_that_was_started_by_hand(tmp_path: Path) -> None:
     directory = tmp_path / "c"
     cluster = LocalCluster(directory, 1)
-    RealFiles().make_directory(cluster.member("node-1").log)
-    lock = RealFiles().lock(cluster.member("node-1").log / LOCK)
+    log = Log.open(cluster.member("node-1").log, RealFiles(), segment_bytes=20_000)  # as that member has
     for command in (
         lambda: cluster_commands.up(directory=directory, detach=True),
         lambda: cluster_commands.stop_members(["node-1"], directory),
@@ -266,7 +265,7 @@ def test_commands_leave_a_member_alone_that_was_started_by_hand(tmp_path: Path) 
     with pytest.raises(ClusterError, match="node-1 is running already"):
         cluster_commands.start(["node-1"], directory)
     assert cluster.member("node-1").log.is_dir()
-    lock.release()
+    log.close()
     cluster_commands.down(directory, purge=True)
     assert not directory.exists()
 
