@@ -6,6 +6,7 @@ support.forked_commands`. The fork reads and writes files in place of a terminal
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import io
@@ -118,8 +119,10 @@ def import_what_commands_need() -> None:
     without_log_of_grpc()  # as commands do before they import it
     for module in IMPORTED:
         importlib.import_module(module)
+    # Typer builds all commands at each call, and imports a large library when a first command reads its options
+    typer.main.get_command = functools.cache(typer.main.get_command)
     command = typer.main.get_command(sys.modules["quorum.cli.main"].app)
-    with redirect_stdout(io.StringIO()):  # Typer imports what it needs when a first command reads its options
+    with redirect_stdout(io.StringIO()):
         command.main(["queues", "list", "--help"], standalone_mode=False)
 
 
