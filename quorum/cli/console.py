@@ -403,6 +403,13 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def shown(text: str) -> str:
+    """Users' text, escaped so that neither markup nor the terminal interprets it."""
+    from rich.markup import escape
+
+    return escape(printable(text))
+
+
 def note(message: str) -> None:
     """Write progress for a person to stderr."""
     for line in message.split("\n"):

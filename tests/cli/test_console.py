@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,10 +21,10 @@ from rich.table import Table
 
 from quorum.cli import console
 from quorum.cli.commands import cluster, members, subscriptions
-from quorum.cli.commands.queues import print_list, shown
-from quorum.cli.console import Patience, closing, note, print_error, still_trying
+from quorum.cli.commands.queues import print_list
+from quorum.cli.console import CliError, Patience, closing, note, print_error, shown, still_trying
 from quorum.cli.pipelines import archives
-from quorum.client.admin.records import ClusterStatus, QueueInfo
+from quorum.client.admin.records import ClusterStatus, LeaseTimes, QueueInfo
 from quorum.client.client import CLOSE_TIMEOUT_MS
 from quorum.client.errors import PermissionRefused, QuorumError, TimedOut
 from quorum.counts import counted
@@ -73,6 +75,15 @@ def test_selectivity_shows_names_of_properties_and_no_terminal_obeys_them(
     out = capsys.readouterr().out
     assert all(line.isprintable() for line in out.splitlines())
     assert out.count(r"size\x1b[2J") == 8
+
+
+def test_a_file_of_selectors_has_one_in_each_line_and_is_utf_8(tmp_path: Path) -> None:
+    file = tmp_path / "selectors"
+    file.write_bytes("\ufeffa = 1\n\nb = 'ä'\n".encode())
+    assert archives._lines(file) == ["a = 1", "b = 'ä'"]
+    file.write_bytes(b"a = 1\nb = '\xff'\n")
+    with pytest.raises(CliError, match="selectors: byte 11 is not UTF-8"):
+        archives._lines(file)
 
 
 def status_of(*, index: int, leader: str) -> ClusterStatus:
@@ -398,3 +409,23 @@ def test_a_removal_through_the_removed_member_asks_another_one_for_the_progress(
     monkeypatch.setattr(members, "ask_any", lambda url, patience: seen_by("node-2", "member", "node-2"))
     members.remove("node-1", url="quorum://127.0.0.1:1", wait=1)
     assert capsys.readouterr().out == "node-1 has left every group\n"
+
+
+def test_lease_times_in_json_say_whether_every_member_uses_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = LeaseTimes(4000, 1500, settled=True)
+
+    def change(lease_ms: int, leader_fallback_ms: int) -> None:
+        nonlocal now
+        now = LeaseTimes(lease_ms, leader_fallback_ms, settled=True)
+
+    client = SimpleNamespace(
+        cluster_status=lambda: SimpleNamespace(standing="member", lease_times=now), set_lease_times=change
+    )
+    monkeypatch.setattr(members, "_administer", lambda url, patience: nullcontext(client))
+    members.lease_times(as_json=True)
+    members.lease_times(lease_ms=900, as_json=True)
+    members.lease_times(leader_fallback_ms=2000, wait=0, as_json=True)
+    found = [tuple(json.loads(line).values()) for line in capsys.readouterr().out.splitlines()]
+    assert found == [(4000, 1500, True), (900, 1500, True), (900, 2000, False)]

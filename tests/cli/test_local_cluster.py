@@ -22,6 +22,8 @@ from quorum.api.security.certificates import Certificates
 from quorum.api.security.named_files import peer_security
 from quorum.cli.commands import cluster as cluster_commands
 from quorum.cli.commands import members as members_commands
+from quorum.cli.console import CliError
+from quorum.cli.main import main
 from quorum.client.connection.endpoints import parse_url
 from quorum.config import load
 from quorum.errors import ClusterError
@@ -32,7 +34,7 @@ from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.ports import PORTS, free_ports, is_free
 from quorum.local_cluster.processes import LineSink, MemberProcess, ProcessId, stop
 from quorum.log.files import RealFiles
-from quorum.log.log import LOCK
+from quorum.log.log import LOCK, Log
 
 STARTED_LIMIT_S = 60.0
 """Time for a process to be loaded."""
@@ -71,12 +73,16 @@ def test_members_reach_each_other_where_the_caller_says(tmp_path: Path) -> None:
     assert (own.peer, other.peer) == ("node-1.of.node-1:1", "node-2.of.node-1:1")
 
 
+def asleep(member: LocalMember, sink: LineSink | None) -> MemberProcess:
+    return MemberProcess(member.name, member.config, member.output, sink, ("-c", SLEEPER))
+
+
 def test_no_member_is_started_if_another_one_of_them_runs(tmp_path: Path) -> None:
     started: list[str] = []
 
     def start(member: LocalMember, sink: LineSink | None) -> MemberProcess:
         started.append(member.name)
-        return MemberProcess(member.name, member.config, member.output, sink, ("-c", SLEEPER))
+        return asleep(member, sink)
 
     cluster = LocalCluster(tmp_path / "c", 2, launch=start)
     try:
@@ -283,6 +289,54 @@ def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_
     assert not cluster.files.directory.exists()
 
 
+def test_commands_leave_a_member_alone_that_was_started_by_hand(tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    cluster = LocalCluster(directory, 1)
+    log = Log.open(cluster.member("node-1").log, RealFiles(), segment_bytes=20_000)  # as that member has
+    for command in (
+        lambda: cluster_commands.up(directory=directory, detach=True),
+        lambda: cluster_commands.stop_members(["node-1"], directory),
+        lambda: cluster_commands.down(directory),
+        lambda: cluster_commands.down(directory, purge=True),
+    ):
+        with pytest.raises(
+            (CliError, ClusterError), match="node-1 still runs and was not started by quorum cluster"
+        ):
+            command()
+    with pytest.raises(ClusterError, match="node-1 is running already"):
+        cluster_commands.start(["node-1"], directory)
+    assert cluster.member("node-1").log.is_dir()
+    log.close()
+    cluster_commands.down(directory, purge=True)
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_members_start_stops_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Also one that the shell ignores."""
+    handlers = {
+        each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    cluster = LocalCluster(tmp_path / "c", 2, launch=asleep)
+
+    def signalled(**_: object) -> dict[str, str]:
+        assert len(cluster.running()) == 2
+        signal.raise_signal(number)
+        return {}
+
+    monkeypatch.setattr(cluster, "wait_ready", signalled)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cluster_commands._run(cluster, detach=True)
+        assert cluster.running() == {}
+    finally:
+        cluster.stop()
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+
+
 def test_ports_that_others_listen_on_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
@@ -434,6 +488,30 @@ def test_an_interrupted_join_forgets_the_node_that_has_not_joined(
         cluster_commands.join(tmp_path / "c")
     assert LocalCluster.open(tmp_path / "c").names == ("node-1",)
     assert not (tmp_path / "c" / "node-2").exists()
+
+
+def test_a_node_whose_joining_is_interrupted_keeps_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without it, the others may have no majority."""
+    cluster = LocalCluster(tmp_path / "c", 1, launch=asleep)
+
+    def interrupted(address: str, *, url: str) -> None:
+        assert (address, url) == (cluster.member("node-2").client, cluster.url)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalCluster, "open", lambda _: cluster)
+    monkeypatch.setattr(cluster, "wait_standing", lambda *_: None)
+    monkeypatch.setattr(cluster_commands.members, "add", interrupted)
+    monkeypatch.setattr(sys, "argv", ["quorum", "cluster", "join"])
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 130
+        assert list(cluster.running()) == ["node-2"]
+    finally:
+        cluster.stop()
+    assert "node-2 keeps running, because it may be a member by now" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fifo.commands import Commit, Discard, Meta, Modify, Operation, Return, Settle
+from fifo.commands import Commit, Discard, Meta, Modify, Operation, PublishStaged, Return, Settle
 from fifo.effects import Confirmed, Deliver, Refused
 from fifo.limits import Limits
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
-from support.fifo.world import World, in_transaction, sequences
+from support.fifo.world import World, in_transaction, of_keys, part_name, sequences
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -163,7 +163,7 @@ def test_a_message_with_a_time_of_its_own_executes_no_line(
     world.checks = False
     world.queue(**queue)
     more = {**times, "priorities": bytes([each % 4 for each in range(8_000)])}
-    more["group_keys"] = b"".join([(each % 9).to_bytes(8, "little") for each in range(8_000)])
+    more["group_keys"] = of_keys([each % 9 for each in range(8_000)])
     lines, applied = lines_of(world, [world.batch(world.session(), 8_000, **more)])
     assert applied.replies == (Confirmed(1, 8_000),)
     assert lines < 1_000
@@ -197,3 +197,17 @@ def test_the_commit_of_messages_with_times_of_their_own_executes_no_line_a_messa
     info = queries.info(world.machine, 1)
     assert info is not None and info.ready + info.delayed == 8_000
     assert lines < 1_000
+
+
+def test_the_publish_of_a_staged_chunk_executes_few_lines_for_each_time_of_its_messages() -> None:
+    world = World()
+    world.checks = False
+    world.queue()
+    name = world.session()
+    world.stage(name, 1, 1, 0, 8_000, **TIMES["ttls"])
+    publish = PublishStaged(1, "writer", 1, ((part_name(1), 8_000),))
+    lines, applied = lines_of(world, [world.op(name, publish)])
+    assert not isinstance(applied.replies[0], Refused)
+    info = queries.info(world.machine, 1)
+    assert info is not None and info.ready == 8_000
+    assert lines < 10 * 8_000

@@ -37,7 +37,7 @@ from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from support.counted_lines import count_lines
-from support.fifo.world import World, in_transaction, part_name, sequences
+from support.fifo.world import World, in_transaction, of_keys, part_name, sequences
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}
@@ -55,7 +55,7 @@ def prepared(limits: Limits = PRODUCTION, **arguments: Any) -> tuple[World, byte
 
 def keys(text: str) -> bytes:
     """A letter is a group; a point is none."""
-    return b"".join([(0 if letter == "." else ord(letter)).to_bytes(8, "little") for letter in text])
+    return of_keys([0 if letter == "." else ord(letter) for letter in text])
 
 
 def given(applied: Applied) -> Given:
@@ -542,8 +542,7 @@ def test_a_purge_takes_few_steps_for_each_group_that_is_filed(is_cold: bool) -> 
     world.queue(message_groups=True)
     name, count = world.session(), 4 * 4_096
     for first in range(0, count, 4_096):
-        names = [(1 + each).to_bytes(8, "little") for each in range(first, first + 4_096)]
-        world.publish(name, 4_096, group_keys=b"".join(names))
+        world.publish(name, 4_096, group_keys=of_keys(range(first + 1, first + 4_097)))
     world.attach(name, "a", 1)
     grouped = world.machine.queues[1].messages.grouped
     assert grouped is not None
@@ -585,9 +584,9 @@ def test_many_groups_that_change_at_once_share_the_work_on_their_block(
     world.checks = False
     world.queue(message_groups=True)
     name, groups, each = world.session(), 320, 12
-    numbers = [(1 + place % groups).to_bytes(8, "little") for place in range(groups * each)]
+    numbers = [1 + place % groups for place in range(groups * each)]
     ttls = (5_000, 50) if kind == "expiry" else ()
-    world.publish(name, len(numbers), group_keys=b"".join(numbers), ttls_ms=ttls * (len(numbers) // 2))
+    world.publish(name, len(numbers), group_keys=of_keys(numbers), ttls_ms=ttls * (len(numbers) // 2))
     attach_number, _ = world.attach(name, "a", len(numbers))
     consumer = world.machine.queues[1].consumers[name, "a"]
     assert consumer.held_count == len(numbers)
@@ -628,8 +627,7 @@ def test_the_end_of_a_session_takes_no_block_apart_for_each_of_its_consumers(
     publisher, name, count, each = world.session(), world.session(2), 100, 5
     for number in range(count):
         world.attach(name, f"c{number}", each)
-    numbers = [(1 + place).to_bytes(8, "little") for place in range(count * each)]
-    world.publish(publisher, len(numbers), group_keys=b"".join(numbers))
+    world.publish(publisher, count * each, group_keys=of_keys(range(1, count * each + 1)))
     held = [consumer.held_count for consumer in world.machine.consumers(1)]
     assert sum(held) == count * each
     assert count_conversions(monkeypatch, world, world.op(name, CloseSession())) < len(held) // 4
@@ -642,9 +640,7 @@ def test_each_of_many_groups_takes_few_lines_when_their_messages_are_given_back(
     world.checks = False
     world.queue(message_groups=True)
     publisher, name, count = world.session(), world.session(2), 2_000
-    world.publish(
-        publisher, count, group_keys=b"".join([(1 + each).to_bytes(8, "little") for each in range(count)])
-    )
+    world.publish(publisher, count, group_keys=of_keys(range(1, count + 1)))
     attach_number, _ = world.attach(name, "a", count)
     assert groups_of(world).held_count == count
     commands: dict[str, Any] = {
@@ -664,9 +660,7 @@ def test_each_of_many_groups_takes_few_lines_when_their_messages_are_handed_out(
     world.queue(message_groups=True)
     name, count = world.session(), 2_000
     world.attach(name, "a", 0)
-    world.publish(
-        name, count, group_keys=b"".join([(1 + each).to_bytes(8, "little") for each in range(count)])
-    )
+    world.publish(name, count, group_keys=of_keys(range(1, count + 1)))
     operation = world.op(name, Credit(1, "a", count))
     assert count_lines(lambda: world.apply([operation])) < 25 * count
     assert groups_of(world).held_count == count

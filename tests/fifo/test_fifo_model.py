@@ -46,9 +46,8 @@ from support.fifo.steps import (
     STAGE,
     STAGED,
     TRANSACTION,
-    of_keys,
 )
-from support.fifo.world import producer, selector
+from support.fifo.world import of_keys, producer, selector
 
 
 class StagingAgainstModel(FifoAgainstModel):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fifo.commands import Commit, QueueConfig, UpdateConfig
 from fifo.limits import Limits
 from fifo.persistence import invariants, snapshot
-from support.fifo.world import World, in_transaction
+from support.fifo.world import World, in_transaction, of_keys
 
 COUNT = 30
 ROUTES = [[1, 2] if each % 3 else [2] for each in range(COUNT)]
@@ -23,7 +23,7 @@ DUES = st.just(()) | st.lists(
 )
 PRIORITIES = st.sampled_from((b"", b"\x02")) | st.binary(min_size=COUNT, max_size=COUNT)
 KEYS = st.sampled_from((b"", b"\x01" * 8)) | st.lists(st.integers(0, 3), min_size=COUNT, max_size=COUNT).map(
-    lambda each: b"".join([key.to_bytes(8, "little") for key in each])
+    of_keys
 )
 BATCH = st.fixed_dictionaries(
     {

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segment_files.index import Columns, Sealed, index_path
+from quorum.log.segment_files.index import Columns, Sealed
 from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from support.examples import examples
+from support.log.damage import make_unreadable
 from support.log.disk import Crashed, SimDisk
 from support.log.model import DIRECTORY, Script, segment_of
 from support.log.usage import usage
@@ -432,12 +433,8 @@ def test_a_damaged_body_is_not_copied_until_it_is_healed() -> None:
 
 
 def unreadable_segment(disk: SimDisk, log: Log) -> Sealed:
-    """A sealed segment that loses its index file, and has a bad header."""
-    history = log._store.history
-    bad = history.sealed[1]
-    disk.flip(bad.segment.path, (HEADER_BLOCK + 33) * 8)
-    del disk.names[index_path(bad.segment.path)]
-    history.cache.drop(bad)
+    bad = log._store.history.sealed[1]
+    make_unreadable(disk, log, bad)
     return bad
 
 
@@ -458,11 +455,7 @@ def test_a_body_is_found_beside_an_unreadable_segment_that_may_have_it_too() -> 
         log.put_copy(1, index, 1, [body(index)])
     log._roll(0, 1)
     retain(log, 30)
-    history = log._store.history
-    copies = history.sealed[-1]
-    disk.flip(copies.segment.path, (HEADER_BLOCK + 33) * 8)
-    del disk.names[index_path(copies.segment.path)]
-    history.cache.drop(copies)
+    make_unreadable(disk, log, log._store.history.sealed[-1])
     assert log.has_body(1, 5, 1)
     assert not log.has_body(1, 5, 2)
 

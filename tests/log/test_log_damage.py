@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from array import array
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from quorum.log.segment_files.index import index_path
 from quorum.log.segment_files.manifest import MANIFEST
 from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from quorum.log.table import OFFSET_MASK
-from support.log.disk import Inode, SimDisk, SimFile
+from support.log.disk import Inode, SimDisk
 from support.log.model import DIRECTORY, Script, observe, segment_of, visible
 
 ONE, TWO, THREE = (segment_path(DIRECTORY, number) for number in (1, 2, 3))
@@ -218,19 +217,11 @@ def test_a_missing_or_bad_index_file_is_made_again_and_that_finds_damage() -> No
     assert log.read(7, 2) == b"\2" * 3000
 
 
-def test_an_index_file_that_the_disk_cannot_read_is_made_again_at_the_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_index_file_that_the_disk_cannot_read_is_made_again_at_the_start() -> None:
     disk = SimDisk()
     filled(disk)
-    bad, pread = disk.names[index_path(ONE)], SimFile.pread
-
-    def read(file: SimFile, length: int, offset: int) -> bytes:
-        if file._inode is bad:
-            raise OSError(errno.EIO, "the disk cannot read this")
-        return pread(file, length, offset)
-
-    monkeypatch.setattr(SimFile, "pread", read)
+    bad = disk.names[index_path(ONE)]
+    bad.unreadable = range(len(bad.data))
     log = reopened(disk)
     assert disk.names[index_path(ONE)] is not bad
     assert bodies(log) == [bytes([number]) * 3000 for number in range(1, 13)]

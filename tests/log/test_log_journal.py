@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from quorum.log import EntryMissing, Journal, Log, LogDamaged, LogFailed, RecordKind
 from quorum.log.reader import ENTRY_OVERHEAD_BYTES, RecentBodies
-from quorum.log.segment_files.index import index_path
-from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.log.snapshots.snapshot_files import CHUNK_BYTES, SnapshotDamaged, decode_snapshot, encode_snapshot
+from support.log.damage import make_unreadable
 from support.log.disk import Crashed, SimDisk
 from support.log.model import DIRECTORY
 
@@ -374,13 +373,11 @@ def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_th
     log.sync()
     damage_newest(disk)
     log = opened(disk)
-    history, fold = log._store.history, log._contents.fold
-    [sealed] = history.sealed
+    fold = log._contents.fold
+    [sealed] = log._store.history.sealed
 
     def damaged(*given: Any, **named: Any) -> None:
-        disk.flip(sealed.segment.path, (HEADER_BLOCK + 33) * 8)
-        del disk.names[index_path(sealed.segment.path)]
-        history.cache.drop(sealed)
+        make_unreadable(disk, log, sealed)
         fold(*given, **named)
 
     monkeypatch.setattr(log._contents, "fold", damaged)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from quorum.log.segment_files.index import index_path
 from quorum.log.segment_files.manifest import MANIFEST
 from quorum.log.segment_files.scanner import Scanner, headers_from
 from quorum.log.segment_files.segments import HEADER_BLOCK, decode_header, segment_path
+from support.log.damage import make_unreadable
 from support.log.disk import SimDisk, SimFile
 from support.log.model import DIRECTORY
 
@@ -201,13 +201,11 @@ def test_what_changes_under_the_look_is_no_damage() -> None:
 def test_an_index_file_is_written_again_although_its_segment_cannot_be_read_any_more() -> None:
     disk = SimDisk()
     log = filled(disk)
-    history = log._store.history
-    first = history.sealed[0]
+    first = log._store.history.sealed[0]
     remove(disk, index_path(first.segment.path))
     while log.scrub(4_000):
         pass
-    flipped(disk, first.segment.path, HEADER_BLOCK + 33)
-    history.cache.drop(first)
+    make_unreadable(disk, log, first)
     assert [finding.remedy for finding in log.repair()] == [Remedy.INDEX]
     scrubbed(log)
     heal(log)
@@ -227,19 +225,13 @@ def test_a_file_that_is_removed_between_its_check_and_its_repair_is_copied_back(
     is_as_it_was(reopened(disk))
 
 
-def test_a_removed_file_is_copied_back_as_far_as_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_file_is_copied_back_as_far_as_it_can_be_read() -> None:
     disk = SimDisk()
     log = filled(disk)
     segment = log._store.history.sealed[0].segment
-    bad, pread = disk.names[segment.path], SimFile.pread
-    sector = HEADER_BLOCK + 2 * (HEADER_BYTES + 3000) + 1500
-
-    def read(file: SimFile, length: int, offset: int) -> bytes:
-        if file._inode is bad and offset <= sector < offset + length:
-            raise OSError(errno.EIO, "the disk cannot read this")
-        return pread(file, length, offset)
-
-    monkeypatch.setattr(SimFile, "pread", read)
+    bad = disk.names[segment.path]
+    place = HEADER_BLOCK + 2 * (HEADER_BYTES + 3000) + 1500
+    bad.unreadable = range(place, place + 1)
     remove(disk, segment.path)
     scrubbed(log)
     assert disk.names[segment.path] is not bad
@@ -257,12 +249,9 @@ def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read
         log.put_copy(7, index, 1, [body(index)])
     log.journal(7).compact_to(ENTRIES, 1)
     log._roll(0, 1)
-    history = log._store.history
-    flipped(disk, history.sealed[0].segment.path, HEADER_BLOCK + 2 * (HEADER_BYTES + 3000))
-    copies = history.sealed[-1]
-    flipped(disk, copies.segment.path, HEADER_BLOCK + 33)
-    remove(disk, index_path(copies.segment.path))
-    history.cache.drop(copies)
+    first, *_, copies = log._store.history.sealed
+    flipped(disk, first.segment.path, HEADER_BLOCK + 2 * (HEADER_BYTES + 3000))
+    make_unreadable(disk, log, copies)
     assert any(str(copies.segment.path) in str(finding) for finding in scrubbed(log))
     assert [damage.known for damage in log.damages] == [(7, 1, 2)]
     heal(log)

@@ -18,8 +18,6 @@ from fifo.effects import AttachedReply, Ok
 from fifo.persistence.references import references
 from fifo.results import BrowsePage, QueueInfo
 from quorum.log import EntryMissing, LogDamaged
-from quorum.log.segment_files.index import index_path
-from quorum.log.segment_files.segments import HEADER_BLOCK
 from quorum.node import events as ev
 from quorum.node import queries as q
 from quorum.node.repair import body_transfer as bodies
@@ -29,6 +27,7 @@ from quorum.node.wire.frames import Frame, Send
 from quorum.replication.configuration import State
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
+from support.log.damage import make_unreadable
 from support.members.cluster import Cluster, Session, batch
 
 FAR = GroupConfig(keep_entries=5)
@@ -471,12 +470,9 @@ def test_a_replica_that_cannot_begin_again_from_its_own_files_is_sent_another_st
     replica = member.replicas[group]
     for path in snapshot_files(cluster, name, group):
         disk.flip(path, 8 * 70)
-    history = log._store.history
-    for sealed in history.sealed:
+    for sealed in log._store.history.sealed:
         if (False, group) in sealed.parts:
-            disk.flip(sealed.segment.path, 8 * (HEADER_BLOCK + 33))
-            del disk.names[index_path(sealed.segment.path)]
-            history.cache.drop(sealed)
+            make_unreadable(disk, log, sealed)
     machine = member.queue_machine(group)
     for number in machine.queues[queue].messages.blocks.numbers():
         machine.queues[queue].messages.blocks.get(number).columns = None

@@ -92,26 +92,3 @@ def test_what_is_wrong_is_told_before_spark_starts(cluster: LocalCluster, queue:
         )
         assert done.returncode in (1, 2) and words in done.stderr, done.stderr
         assert "starting Spark" not in done.stderr and "Traceback" not in done.stderr
-
-
-def test_a_file_of_selectors_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "selectors"
-    file.write_bytes(b"a = 1\nb = '\xff'\n")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "quorum",
-            "pipeline",
-            "selectivity",
-            "archive",
-            "--selectors",
-            str(file),
-        ],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "selectors")))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (2, f"error: {file}: byte 11 is not UTF-8\n")

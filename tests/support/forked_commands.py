@@ -6,17 +6,22 @@ support.forked_commands`. The fork reads and writes files in place of a terminal
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import typer.main
 
 from quorum.cli.console import without_log_of_grpc
 from support.repository import ROOT
@@ -110,10 +115,19 @@ def become(wanted: dict[str, Any]) -> None:
     signal.alarm(wanted["limit_s"])
 
 
-if __name__ == "__main__":
+def import_what_commands_need() -> None:
     without_log_of_grpc()  # as commands do before they import it
     for module in IMPORTED:
         importlib.import_module(module)
+    # Typer builds all commands at each call, and imports a large library when a first command reads its options
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    command = typer.main.get_command(sys.modules["quorum.cli.main"].app)
+    with redirect_stdout(io.StringIO()):
+        command.main(["queues", "list", "--help"], standalone_mode=False)
+
+
+if __name__ == "__main__":
+    import_what_commands_need()
     gc.freeze()  # forks share these objects' memory, and do not look through them
     become(wait_for_commands())
     sys.modules["quorum.cli.main"].main()

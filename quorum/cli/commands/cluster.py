@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorum.cli.commands import members
-from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     DEFAULT_DIRECTORY,
     CliError,
@@ -33,6 +32,7 @@ from quorum.cli.console import (
     print_json,
     print_table,
     require_linux,
+    shown,
 )
 from quorum.counts import counted
 from quorum.errors import ClusterError, naming
@@ -157,9 +157,8 @@ def _run(cluster: LocalCluster, detach: bool) -> None:
         signal.signal(number, on_signal)
     try:
         cluster.start()
-        outside = cluster.wait_ready(
-            on_long_wait=note if detach else None
-        )  # without it, their output is shown
+        # in the foreground the members' output shows why they do not serve yet
+        outside = cluster.wait_ready(on_long_wait=note if detach else None)
         cluster.stop(list(outside))
         if cluster.files.is_secured:
             cluster.files.make_administrator()
@@ -321,10 +320,9 @@ def join(directory: DirectoryOption = DEFAULT_DIRECTORY) -> None:
         members.add(new.client, url=cluster.url)
     except BaseException:
         # it may be a voter already, and without it the others may have no majority
-        print(
+        note(
             f"{new.name} keeps running, because it may be a member by now; `quorum cluster status` shows that, "
-            f"`quorum cluster remove {new.name}` removes it",
-            file=sys.stderr,
+            f"`quorum cluster remove {new.name}` removes it"
         )
         raise
     for page in _pages(cluster, [new.name]):

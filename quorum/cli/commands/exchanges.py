@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.commands.queues import shown, shown_arguments
+from quorum.cli.commands.queues import shown_arguments
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -19,6 +19,7 @@ from quorum.cli.console import (
     print_json,
     print_table,
     served,
+    shown,
 )
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quorum.cli.commands.queues import shown, shown_arguments
+from quorum.cli.commands.queues import shown_arguments
 from quorum.cli.console import (
     JsonOption,
     TimeoutOption,
@@ -19,6 +19,7 @@ from quorum.cli.console import (
     print_json,
     print_table,
     served,
+    shown,
 )
 
 app = typer.Typer(

@@ -20,6 +20,7 @@ from quorum.cli.console import (
     print_table,
     printable,
     served,
+    shown,
 )
 from quorum.counts import counted
 
@@ -302,10 +303,3 @@ def shown_arguments(arguments: Mapping[str, object]) -> str:
 
 def _value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def shown(text: str) -> str:
-    """Users' text, escaped so that neither markup nor the terminal interprets it."""
-    from rich.markup import escape
-
-    return escape(printable(text))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.commands.queues import plain_filter, selected, shown
+from quorum.cli.commands.queues import plain_filter, selected
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -19,6 +19,7 @@ from quorum.cli.console import (
     output,
     print_json,
     print_table,
+    shown,
     still_trying,
 )
 from quorum.counts import counted

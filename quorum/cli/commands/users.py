@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorum.cli.commands.queues import shown
 from quorum.cli.console import (
     CliError,
     JsonOption,
@@ -23,6 +22,7 @@ from quorum.cli.console import (
     print_json,
     print_table,
     served,
+    shown,
 )
 
 if TYPE_CHECKING:

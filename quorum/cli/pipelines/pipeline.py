@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quorum.cli.commands.queues import shown
-from quorum.cli.console import CliError, JsonOption, note, print_json, print_table, printable
+from quorum.cli.console import CliError, JsonOption, note, print_json, print_table, printable, shown
 from quorum.cli.pipelines.spark_options import ConfOption, MasterOption, heap, settings_of
 from quorum.counts import counted
 

@@ -24,8 +24,8 @@ from fifo.queries import group as queries
 from fifo.results import BrowsePage
 from support.fifo.local_parts import drop_columns, drop_matches, drop_summaries
 from support.fifo.replays import replay
-from support.fifo.steps import ADMIN, ENTRY, PASSED_MS, PLAIN, SESSIONS, TEXTS, of_keys
-from support.fifo.world import World, exported, part_name, producer, selector
+from support.fifo.steps import ADMIN, ENTRY, PASSED_MS, PLAIN, SESSIONS, TEXTS
+from support.fifo.world import World, exported, of_keys, part_name, producer, selector
 
 unless_directed = precondition(lambda model: not model.is_directed)
 

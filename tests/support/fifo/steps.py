@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hypothesis import strategies as st
 
 TEXTS = ("", "colour = 'red'", "size > 2", "colour IS NULL", "colour <> 'red' OR size < 2", "JMSPriority = 7")
@@ -222,7 +220,3 @@ ENTRY = st.lists(
     min_size=1,
     max_size=5,
 )
-
-
-def of_keys(keys: Sequence[int]) -> bytes:
-    return b"".join([key.to_bytes(8, "little") for key in keys])

@@ -7,7 +7,7 @@ messages reach every edge: also the values that a block has no column for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -64,6 +64,11 @@ def producer(number: int) -> bytes:
 
 def part_name(number: int) -> bytes:
     return b"part" + number.to_bytes(12, "big")
+
+
+def of_keys(keys: Iterable[int]) -> bytes:
+    """The message groups of a batch; 0 is none."""
+    return b"".join([key.to_bytes(8, "little") for key in keys])
 
 
 def nth_number(nth: int, queue: int = 1) -> int:

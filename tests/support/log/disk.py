@@ -39,6 +39,8 @@ class Inode:
         self.durable = bytearray()
         self.versions: dict[int, list[bytes]] = {}
         self.lengths: list[int] = []
+        self.unreadable = range(0)
+        """The bytes that the disk cannot read."""
 
     def sector(self, number: int) -> bytes:
         """A sector as the cache shows it, padded with zeros."""
@@ -121,7 +123,8 @@ class SimFile:
         inode = self._use()
         self._disk.reads += 1
         self._disk.read_bytes += length
-        if self._disk.bad_reads:
+        bad = inode.unreadable
+        if self._disk.bad_reads or max(offset, bad.start) < min(offset + length, bad.stop):
             raise OSError(errno.EIO, "the disk cannot read this")
         return bytes(inode.data[offset : offset + length])
 

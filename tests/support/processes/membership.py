@@ -63,10 +63,8 @@ async def bring_in(cluster: LocalCluster, new: LocalMember, *, replace: bool = F
 async def members_come_and_go(cluster: LocalCluster, queue: str, load: Load = LIGHT) -> str:
     """Three grow to five, one loses its disk and is replaced under its name, the two other first ones leave."""
     names = set(cluster.names)
-    newcomers = [
-        cluster.files.prepare(),
-        cluster.files.prepare(),
-    ]  # clients know all five addresses from the beginning
+    # clients know all five addresses from the beginning
+    newcomers = [cluster.files.prepare(), cluster.files.prepare()]
     async with Recorder(cluster, queue, load=load) as recorder:
         await recorder.progress(load.progress // 2)
         for new in newcomers:
