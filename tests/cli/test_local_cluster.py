@@ -501,7 +501,7 @@ def test_a_node_whose_joining_is_interrupted_keeps_running(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LocalCluster, "open", lambda _: cluster)
-    monkeypatch.setattr(cluster, "wait_standing", lambda *_: None)
+    monkeypatch.setattr(cluster, "wait_standing", lambda *_, **__: None)
     monkeypatch.setattr(cluster_commands.members, "add", interrupted)
     monkeypatch.setattr(sys, "argv", ["quorum", "cluster", "join"])
     try:
