@@ -443,7 +443,9 @@ class QueueMachine:
         if messages.grouped is not None and not messages.grouped.is_built:
             held = [(each.attach, each.checked_out) for each in self.consumers.values()]
             held += [(each.attach, each.held) for each in self.staging.embargo.settlements()]
-            messages.grouped.build([(attach, messages.by_block(each.ranges())) for attach, each in held])
+            messages.grouped.build(
+                [(attach, messages.blocks.of_ranges(each.ranges())) for attach, each in held]
+            )
 
     def _not_attached(self, tag: str) -> Refused:
         return Refused(

@@ -1,8 +1,8 @@
 """The messages of one queue, and their life.
 
-A message is ready, checked out, delayed, dead (dead_letters.py), or gone. `LIFE` is the whole life as a table: each row
-is a move, by the method of `Messages` that makes it. Consumers and views lose messages in one place, `_departed`,
-whatever the cause: the messages die there, if the queue has a dead-letter target, or are gone.
+A message is ready, checked out, delayed, dead (dead_letters.py), or gone. life.py has the whole life as a table.
+Consumers and views lose messages in one place, `_departed`, whatever the cause: the messages die there, if the queue
+has a dead-letter target, or are gone.
 
 The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
 register for changes:
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 import numpy as np
 from sortedcontainers import SortedList
@@ -32,13 +31,12 @@ from sortedcontainers import SortedList
 from fifo.budgets import Entry
 from fifo.commands import MAX_DELAY_MS, QueueConfig
 from fifo.effects import Refused
-from fifo.frozen_dataclasses import dataclass
-from fifo.limits import Limits
 from fifo.messages import bitsets
-from fifo.messages.block_store import BlockMemory, BlockStore
+from fifo.messages.block_store import BlockMemory, BlockStore, by_number
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
 from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
+from fifo.messages.life import COUNTED
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
 from fifo.stretches import Column, Stretches, slots_of
@@ -46,83 +44,6 @@ from fifo.versions import COUNTED_MOVES
 
 UNLIMITED = 1 << 62
 """The room of a queue that never is full."""
-
-MANY_RANGES = 64
-"""Number of ranges from which numpy finds their blocks."""
-
-
-class Place(Enum):
-    """The place of a message. The value names its bit set in `Block`."""
-
-    READY = "ready"
-    CHECKED_OUT = "checked_out"
-    DELAYED = "delayed"
-    DEAD = "dead"
-    GONE = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One step in the life of a message: the method of `Messages`, the place before and after, and the cause if it
-    leaves."""
-
-    method: str
-    source: Place | None
-    target: Place
-    cause: str = ""
-
-
-LIFE = (
-    Move("append", None, Place.READY),
-    Move("append", None, Place.DELAYED),
-    Move("check_out", Place.READY, Place.CHECKED_OUT),
-    Move("requeue", Place.CHECKED_OUT, Place.READY),
-    Move("requeue", Place.CHECKED_OUT, Place.DELAYED),
-    Move("end_delay", Place.DELAYED, Place.READY),
-    Move("end_delay", Place.DELAYED, Place.GONE, "expired"),
-    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"),
-    Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"),
-    Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"),
-    Move("requeue", Place.CHECKED_OUT, Place.GONE, "expired"),
-    Move("drop", Place.READY, Place.GONE, "expired"),
-    Move("drop", Place.READY, Place.GONE, "maxlen"),
-    Move("purge", Place.READY, Place.GONE, "purged"),
-    Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"),
-    Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"),
-    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"),
-    Move("settle", Place.CHECKED_OUT, Place.DEAD, "rejected"),
-    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "delivery_limit"),
-    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "expired"),
-    Move("drop", Place.READY, Place.DEAD, "expired"),
-    Move("drop", Place.READY, Place.DEAD, "maxlen"),
-    Move("end_delay", Place.DELAYED, Place.DEAD, "expired"),
-    Move("drop_delayed", Place.DELAYED, Place.DEAD, "maxlen"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "expired"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "rejected"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "delivery_limit"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "maxlen"),
-    Move("purge", Place.DEAD, Place.GONE, "purged"),
-)
-
-COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
-"""Causes whose messages have always been counted, in the order of the snapshot. `settled` and `purged` have counts of
-their own, because the snapshot has exactly these four numbers together."""
-
-
-def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
-    """The slots of (sequence, count) ranges by the numbers of their blocks."""
-    block_bits, block_size, slot_mask = limits.block_bits, limits.block_size, limits.slot_mask
-    found: dict[int, int] = {}
-    for sequence, count in ranges:
-        first, rest = sequence, count
-        while rest:
-            slot = first & slot_mask
-            taken = min(rest, block_size - slot)
-            number = first >> block_bits
-            found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
-            first += taken
-            rest -= taken
-    return found
 
 
 def _nobody(*_: int) -> None:
@@ -491,7 +412,7 @@ class Messages:
     def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
         """Removes checked-out messages, given as (sequence, count), from the queue. Returns their number."""
         total = 0
-        for block, members in self.by_block(ranges):
+        for block, members in self.blocks.of_ranges(ranges):
             block.stored = None
             block.checked_out ^= members
             if self.grouped is not None:
@@ -507,7 +428,7 @@ class Messages:
 
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
-        for block, members in self.by_block(ranges):
+        for block, members in self.blocks.of_ranges(ranges):
             self._requeue(entry, block, members, failed=failed)
 
     def requeue_of_each(self, entry: Entry, ranges_of_each: Sequence[Sequence[tuple[int, int]]]) -> None:
@@ -515,7 +436,7 @@ class Messages:
         block where messages have expired takes a step for each consumer, because its runs are compacted each time that
         messages leave."""
         late: dict[int, None] = {}
-        for block, members in self.by_block(list(itertools.chain.from_iterable(ranges_of_each))):
+        for block, members in self.blocks.of_ranges(list(itertools.chain.from_iterable(ranges_of_each))):
             if block.runs.expiries is not None and self.expired(entry, block) & members:
                 late[block.number] = None
             else:
@@ -655,35 +576,6 @@ class Messages:
         if self.counts_bytes:
             self.delays.size_bytes -= block.bytes_of(members)
 
-    # ---- places of messages
-
-    def by_block(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
-        """The blocks and slots of (sequence, count) ranges."""
-        if len(ranges) > MANY_RANGES:
-            return self._by_block_many(ranges)
-        if len(ranges) == 1 and ranges[0][1] == 1:  # as single messages are settled
-            sequence, limits = ranges[0][0], self.limits
-            return [(self.blocks.get(sequence >> limits.block_bits), 1 << (sequence & limits.slot_mask))]
-        return [
-            (self.blocks.get(number), members) for number, members in by_number(ranges, self.limits).items()
-        ]
-
-    def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
-        pairs = np.array(ranges, dtype=np.int64)
-        firsts, counts = pairs[:, 0], pairs[:, 1]
-        ends = np.cumsum(counts)
-        sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
-        limits = self.limits
-        sequences.sort()  # so that those of a block are neighbours: there may be many blocks
-        numbers = sequences >> limits.block_bits
-        starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
-        stops = [*starts[1:].tolist(), len(numbers)]
-        slots = sequences & limits.slot_mask
-        return [
-            (self.blocks.get(number), bitsets.from_positions(slots[start:stop], limits.block_size))
-            for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops, strict=True)
-        ]
-
     # ---- leaving
 
     def expired(self, entry: Entry, block: Block) -> int:
@@ -707,7 +599,7 @@ class Messages:
         """Removes the dead messages that were claimed with numbers up to `to`. Returns their number. forwarded: how
         many of them the target has."""
         total = 0
-        for block, members in self.by_block(self.dead.take_claims(to)):
+        for block, members in self.blocks.of_ranges(self.dead.take_claims(to)):
             total += members.bit_count()
             self._forget_dead(block, members)
         self.dead.forwarded_count += min(forwarded, total)

@@ -16,7 +16,8 @@ from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, Stored
 from fifo.messages.dead_letters import CAUSES
-from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
+from fifo.messages.life import COUNTED, LIFE, Move, Place
+from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.versions import CURRENT
 
@@ -202,6 +203,6 @@ def test_messages_of_many_blocks_are_not_compared_with_each_block(monkeypatch: p
     array = np.array
     with monkeypatch.context() as patch:
         patch.setattr(np, "array", lambda *arguments, **more: array(*arguments, **more).view(Counted))
-        found = messages.by_block(ranges)
+        found = messages.blocks.of_ranges(ranges)
     assert [(block.number, members) for block, members in found] == [(n, 0b11000) for n in range(count)]
     assert 0 < Counted.passed < 50 * count
