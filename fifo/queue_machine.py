@@ -80,6 +80,7 @@ from fifo.messages.block_store import BlockMemory
 from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
+from fifo.messages.purging import purge, purge_end
 from fifo.messages.ready_order import of_each
 from fifo.pins import Pins
 from fifo.producers import Producer
@@ -802,9 +803,6 @@ class QueueMachine:
         blocks as an entry may pass. Returns their number: 0 if there are none. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         if entry.version >= COUNTED_MOVES:
-            before = min(before, self.messages.purge_end(entry.limits.block_budget, dead_only=dead_only))
+            before = min(before, purge_end(self.messages, entry.limits.block_budget, dead_only=dead_only))
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
-        if dead_only:
-            return purged
-        return purged + delays.purge(self.messages, before, self.pins.reaches, cause)
+        return purge(self.messages, before, self.pins.reaches, cause, dead_only=dead_only)

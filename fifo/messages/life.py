@@ -46,10 +46,11 @@ LIFE = (
     Move("requeue", Place.CHECKED_OUT, Place.GONE, "expired"),
     Move("drop", Place.READY, Place.GONE, "expired"),
     Move("drop", Place.READY, Place.GONE, "maxlen"),
-    Move("purge", Place.READY, Place.GONE, "purged"),
+    Move("drop", Place.READY, Place.GONE, "purged"),
+    Move("forget", Place.READY, Place.GONE, "purged"),
     Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"),
     Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"),
-    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"),
+    Move("forget", Place.DELAYED, Place.GONE, "purged"),
     Move("settle", Place.CHECKED_OUT, Place.DEAD, "rejected"),
     Move("requeue", Place.CHECKED_OUT, Place.DEAD, "delivery_limit"),
     Move("requeue", Place.CHECKED_OUT, Place.DEAD, "expired"),
@@ -61,7 +62,8 @@ LIFE = (
     Move("settle_dead", Place.DEAD, Place.GONE, "rejected"),
     Move("settle_dead", Place.DEAD, Place.GONE, "delivery_limit"),
     Move("settle_dead", Place.DEAD, Place.GONE, "maxlen"),
-    Move("purge", Place.DEAD, Place.GONE, "purged"),
+    Move("drop_dead", Place.DEAD, Place.GONE, "purged"),
+    Move("forget", Place.DEAD, Place.GONE, "purged"),
 )
 
 COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")

@@ -551,18 +551,6 @@ class Messages:
         if self.counts_bytes:
             delays.size_bytes += block.delayed_bytes
 
-    def forget_delayed(self, block: Stored, cause: str) -> None:
-        """Removes a cold block, of which all messages are delayed, from the queue."""
-        assert self.delays is not None
-        if block.earliest != NEVER:  # of messages that were ready before
-            self.expiries.remove((block.earliest, block.number))
-        self.delays.refile(block.number, block.earliest_due, None)
-        self.delays.count -= block.live
-        if self.counts_bytes:
-            self.delays.size_bytes -= block.delayed_bytes
-        self._count(cause, block.live)
-        self._forget_block(block.number)
-
     def _leave_delayed(self, block: Block, members: int, before_ms: int | None) -> None:
         """Books messages of a block as not delayed any more. They have no due times any more. before_ms: the earliest
         due time of the block before."""
@@ -601,12 +589,12 @@ class Messages:
         total = 0
         for block, members in self.blocks.of_ranges(self.dead.take_claims(to)):
             total += members.bit_count()
-            self._forget_dead(block, members)
+            self.drop_dead(block, members)
         self.dead.forwarded_count += min(forwarded, total)
         return total
 
-    def _forget_dead(self, block: Block, members: int, cause: str = "") -> None:
-        """Dead messages of a block are gone. They count for this cause, or for those of their deaths."""
+    def drop_dead(self, block: Block, members: int, cause: str = "") -> None:
+        """Removes dead messages of a block from the queue. They count for this cause, or for those of their deaths."""
         if self.counts_bytes:
             self.dead.size_bytes -= block.bytes_of(members)
         for own, some in self.dead.remove(block, members):
@@ -620,54 +608,10 @@ class Messages:
             if self.counts_bytes:
                 self.dead.size_bytes += block.dead_bytes
 
-    def purge_end(self, most_blocks: int, *, dead_only: bool) -> int:
-        """The sequence before which a purge of at most this many blocks ends. dead_only: of dead messages only."""
-        numbers: dict[int, None] = dict.fromkeys(self.dead.numbers)
-        if not dead_only:
-            numbers.update(dict.fromkeys(self.order.by_sequence.numbers))
-            if self.delays is not None:
-                numbers.update((number, None) for _, number in self.delays.tree)
-        if len(numbers) <= most_blocks:
-            return self.next_sequence
-        return sorted(numbers)[most_blocks] << self.limits.block_bits
-
-    def purge(
-        self,
-        before: int,
-        is_pinned: Callable[[int], bool],
-        cause: str = "purged",
-        *,
-        dead_only: bool = False,
-    ) -> int:
-        """Removes dead messages with a sequence below `before`, and ready ones if not `dead_only`. Returns their
-        number. It takes a constant number of steps a block. A cold block with no other messages is not read, unless a
-        pin reaches into it."""
-        before_count = self.ready_count + self.dead.count
-        self.dead.drop_claims(before)
-        numbers = [] if dead_only else list(self.order.by_sequence.numbers)
-        if self.dead.count:
-            numbers = sorted({*numbers, *self.dead.numbers})
-        block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for number in numbers:
-            slots = min(before - (number << block_bits), block_size)
-            if slots <= 0:
-                continue
-            found = self.blocks.at(number)
-            is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            is_all = found.live == (0 if dead_only else found.ready_count)
-            if is_whole and is_all and not isinstance(found, Block):
-                self._forget_cold(found, cause)
-                continue
-            block, below = self.blocks.get(number), (1 << slots) - 1
-            if not dead_only and block.ready & below:
-                self.drop(block, block.ready & below, cause)
-            if block.deaths and block.dead & below:
-                self._forget_dead(block, block.dead & below, "purged")
-        return before_count - self.ready_count - self.dead.count
-
-    def _forget_cold(self, block: Stored, cause: str) -> None:
-        """Removes a cold block, of which all messages are ready or dead, from the queue."""
-        if block.earliest != NEVER:
+    def forget(self, block: Stored, cause: str) -> None:
+        """Removes a cold block, of which no message is checked out, from the queue. Its dead messages are purged, for
+        whatever cause the others leave."""
+        if block.earliest != NEVER:  # of its ready messages, or of delayed ones that were ready before
             self.expiries.remove((block.earliest, block.number))
         if block.ready_count:
             self.ready_count -= block.ready_count
@@ -675,6 +619,13 @@ class Messages:
                 self.ready_bytes -= block.ready_bytes
             self._count(cause, block.ready_count)
             self.order.block_left(block)
+        if block.delayed_count:
+            assert self.delays is not None
+            self.delays.refile(block.number, block.earliest_due, None)
+            self.delays.count -= block.delayed_count
+            if self.counts_bytes:
+                self.delays.size_bytes -= block.delayed_bytes
+            self._count(cause, block.delayed_count)
         if block.dead_count:
             if self.counts_bytes:
                 self.dead.size_bytes -= block.dead_bytes
