@@ -59,6 +59,7 @@ class Messages:
         "blocks",
         "checked_out_count",
         "config",
+        "counts_bytes",
         "dead",
         "delays",
         "dropped",
@@ -83,6 +84,8 @@ class Messages:
     def __init__(self, queue: int, config: QueueConfig, memory: BlockMemory) -> None:
         self.queue = queue
         self.config = config
+        self.counts_bytes = config.max_length_bytes >= 0
+        """whether the queue has a limit on bytes"""
         self.limits = memory.limits
         self.next_sequence = 1
         self.ready_count = 0
@@ -155,11 +158,6 @@ class Messages:
         return self.waiting_bytes + self.dead.size_bytes + self.reserved_bytes
 
     @property
-    def counts_bytes(self) -> bool:
-        """Whether the queue has a limit on bytes."""
-        return self.config.max_length_bytes >= 0
-
-    @property
     def filed_to(self) -> int:
         """Of message groups: the sequence below which ready messages are filed. 0 without message groups."""
         return 0 if self.grouped is None else self.grouped.filed_to
@@ -190,6 +188,7 @@ class Messages:
         """Changes the configuration. The bytes are counted again if a limit on them is new: a few steps a block."""
         was_counted = self.counts_bytes
         self.config = config
+        self.counts_bytes = config.max_length_bytes >= 0
         if not self.counts_bytes:
             self.ready_bytes = 0
         elif not was_counted:
@@ -280,27 +279,13 @@ class Messages:
         if is_ready:
             self.ready_count += count
         rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
-        counts_bytes = self.counts_bytes
-        if counts_bytes and is_ready:
+        if self.counts_bytes and is_ready:
             self.ready_bytes += each * count
         while rest:
-            sequence = self.next_sequence
-            slot = sequence & limits.slot_mask
+            slot = self.next_sequence & limits.slot_mask
             taken = min(rest, limits.block_size - slot)
-            block = self.blocks.find(sequence >> limits.block_bits)
-            if block is None:
-                block = Block(sequence >> limits.block_bits, limits.block_size)
-                self.blocks.add(block)
-            if counts_bytes:
-                block.note_sizes()
+            block = self._extend(slot, taken, size * taken // count, texts, keys)
             members = ((1 << taken) - 1) << slot
-            block.stored = None
-            block.summary = b""
-            if self.grouped is not None and len(keys):
-                block.note_keys(slot, taken, keys)
-            block.live += taken
-            block.placed += taken
-            block.size_bytes += size * taken // count
             block.runs.append(slot, taken, index, operation, ordinal, expires, each)
             if is_ready:
                 block.ready |= members
@@ -310,12 +295,9 @@ class Messages:
             else:
                 self.order.note_priorities(block, members, slot, priorities)
                 self._delay(block, members, due_ms)
-            if texts:
-                block.text_factor = max(block.text_factor, texts)
-                block.long_texts |= bitsets.span(slot, taken)
             if ordinal != ONE_EACH:
                 ordinal += taken
-            self.next_sequence = sequence + taken
+            self.next_sequence += taken
             rest -= taken
             if rest:
                 priorities = of_each(priorities, taken)
@@ -345,11 +327,7 @@ class Messages:
                 ordinals + starts - begins[here], counts, expiries, dues, sizes * counts // whole
             )
             each = np.minimum(sizes // whole, MAX_SIZE)
-            self._append_part(index, operation, part, each, priorities, keys)
-            if texts:
-                block = self.blocks.get(first >> self.limits.block_bits)
-                block.text_factor = max(block.text_factor, texts)
-                block.long_texts |= bitsets.span(first - block.base, stop - first)
+            self._append_part(index, operation, part, each, texts, priorities, keys)
             self.next_sequence = stop
             priorities = of_each(priorities, stop - first)
             keys = keys_of_each(keys, stop - first)
@@ -360,29 +338,16 @@ class Messages:
         operation: int,
         part: Stretches,
         each: Column,
+        texts: int,
         priorities: bytes | memoryview,
         keys: bytes | memoryview,
     ) -> None:
         """Adds stretches to the block of the next sequence. each: the bytes of each message."""
-        number, slot = (
-            self.next_sequence >> self.limits.block_bits,
-            self.next_sequence & self.limits.slot_mask,
-        )
-        block = self.blocks.find(number)
-        if block is None:
-            block = Block(number, self.limits.block_size)
-            self.blocks.add(block)
         counts, count, is_ready = part.counts, int(part.counts.sum()), part.dues < 0
+        slot = self.next_sequence & self.limits.slot_mask
+        block = self._extend(slot, count, int(part.sizes.sum()), texts, keys)
         if self.counts_bytes:
-            block.note_sizes()
             self.ready_bytes += int((each * counts)[is_ready].sum())
-        block.stored = None
-        block.summary = b""
-        if self.grouped is not None and len(keys):
-            block.note_keys(slot, count, keys)
-        block.live += count
-        block.placed += count
-        block.size_bytes += int(part.sizes.sum())
         firsts = slot + np.cumsum(counts) - counts
         block.runs.append_each(firsts, counts, index, operation, part.ordinals, part.expiries, each)
         self.order.note_priorities(block, bitsets.span(slot, count), slot, priorities)
@@ -395,6 +360,27 @@ class Messages:
         if not is_ready.all():
             late = ~is_ready
             self._delay_each(block, firsts[late], counts[late], part.dues[late], (each * counts)[late])
+
+    def _extend(self, slot: int, count: int, size_bytes: int, texts: int, keys: bytes | memoryview) -> Block:
+        """The block of the next sequence, which has this slot, after `count` new messages were counted in it."""
+        number = self.next_sequence >> self.limits.block_bits
+        block = self.blocks.find(number)
+        if block is None:
+            block = Block(number, self.limits.block_size)
+            self.blocks.add(block)
+        if self.counts_bytes:
+            block.note_sizes()
+        block.stored = None
+        block.summary = b""
+        if self.grouped is not None and len(keys):
+            block.note_keys(slot, count, keys)
+        block.live += count
+        block.placed += count
+        block.size_bytes += size_bytes
+        if texts:
+            block.text_factor = max(block.text_factor, texts)
+            block.long_texts |= bitsets.span(slot, count)
+        return block
 
     # ---- checking out, settling, requeueing
 
