@@ -168,7 +168,7 @@ class QueueMachine:
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
         added = sum(count for _, count in fresh)
-        refused = self.messages.refuse_more(added, added * command.mean_bytes)
+        refused = overflow.refuse_more(self.messages, added, added * command.mean_bytes)
         if refused is not None:
             return refused
         fields = NO_FIELDS

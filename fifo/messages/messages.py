@@ -30,7 +30,6 @@ from sortedcontainers import SortedList
 
 from fifo.budgets import Entry
 from fifo.commands import MAX_DELAY_MS, QueueConfig
-from fifo.effects import Refused
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore, by_number
 from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
@@ -41,9 +40,6 @@ from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
 from fifo.stretches import Column, Stretches, slots_of
 from fifo.versions import COUNTED_MOVES
-
-UNLIMITED = 1 << 62
-"""The room of a queue that never is full."""
 
 
 def _nobody(*_: int) -> None:
@@ -148,12 +144,12 @@ class Messages:
         return self.present_count + self.dead.count
 
     @property
-    def _limited_count(self) -> int:
+    def limited_count(self) -> int:
         """The number of messages that count for the length of a queue that refuses publishes."""
         return self.waiting_count + self.dead.count + self.reserved_count
 
     @property
-    def _limited_bytes(self) -> int:
+    def limited_bytes(self) -> int:
         """The bytes of these messages, while there is a limit on them."""
         return self.waiting_bytes + self.dead.size_bytes + self.reserved_bytes
 
@@ -199,45 +195,6 @@ class Messages:
         if was_counted != self.counts_bytes:
             numbers = self.dead.numbers if self.counts_bytes else ()
             self.dead.size_bytes = sum([self.blocks.at(number).dead_bytes for number in numbers])
-
-    def room(self, size: int) -> int:
-        """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
-        a target that takes nothing holds back those who publish."""
-        config = self.config
-        if config.overflow != "reject_publish":
-            return UNLIMITED
-        found = UNLIMITED
-        if config.max_length >= 0:
-            found = config.max_length - self._limited_count
-        if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self._limited_bytes
-            if size or left < 0:
-                found = min(found, left // max(size, 1))
-        return max(0, found)
-
-    def refuse_more(self, count: int, size_bytes: int) -> Refused | None:
-        """The refusal if `count` more messages, which have so many bytes together, do not fit; else None."""
-        config = self.config
-        if config.overflow != "reject_publish":
-            return None
-        held, held_bytes = self._limited_count, self._limited_bytes
-        places = "ready"
-        if self.delayed_count:
-            places += " or delayed"
-        if self.dead.count:
-            places += " or dead"
-        if self.reserved_count:
-            places += " or part of a transaction"
-        if 0 <= config.max_length < held + count:
-            text = f"{held} messages are {places}, {held + count} would be; allowed: {config.max_length}"
-        elif 0 <= config.max_length_bytes < held_bytes + size_bytes:
-            text = (
-                f"{held_bytes} bytes of messages are {places}, {held_bytes + size_bytes} would be; "
-                f"allowed: {config.max_length_bytes}"
-            )
-        else:
-            return None
-        return Refused("queue_full", text)
 
     def reserve(self, count: int, size_bytes: int) -> None:
         """Keeps room for so many more messages, or less for negative numbers."""

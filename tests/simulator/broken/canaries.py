@@ -233,7 +233,7 @@ CANARIES: tuple[Canary, ...] = (
         "reject-publish refuses nothing",
         "a full queue refuses what does not fit",
         scenario="strict",
-        fifo__messages__messages__Messages__refuse_more=broken.takes_everything,
+        fifo__messages__overflow__refuse_more=broken.takes_everything,
     ),
     _patched(
         "delivery limit never reached",
