@@ -16,6 +16,7 @@ from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.pages import Pages, page_data, read_page, write_page
+from fifo.stretches import slots_of
 from quorum_selectors.summaries import summarise
 
 MANY_RANGES = 64
@@ -143,11 +144,8 @@ class BlockStore:
         return [(self.get(number), members) for number, members in by_number(ranges, self.limits).items()]
 
     def _of_many_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
-        pairs = np.array(ranges, dtype=np.int64)
-        firsts, counts = pairs[:, 0], pairs[:, 1]
-        ends = np.cumsum(counts)
-        sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
-        limits = self.limits
+        limits, pairs = self.limits, np.array(ranges, dtype=np.int64)
+        sequences = slots_of(pairs[:, 0], pairs[:, 1])
         sequences.sort()  # so that those of a block are neighbours: there may be many blocks
         numbers = sequences >> limits.block_bits
         starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
