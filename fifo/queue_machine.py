@@ -77,11 +77,11 @@ from fifo.embargo import (
 from fifo.embargo import Key as TransactionKey
 from fifo.messages import delays, expiry, overflow
 from fifo.messages.block_store import BlockMemory
-from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.purging import purge, purge_end
 from fifo.messages.ready_order import of_each
+from fifo.messages.runs import NEVER, ONE_EACH
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned

@@ -46,10 +46,10 @@ from fifo.embargo import Embargo
 from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
 from fifo.messages import overflow
-from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import keys_of_each, refuse_keys
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.runs import ONE_EACH
 from fifo.shares import Owned
 from fifo.stretches import Stretches, columns_of, shares_of
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES

@@ -25,8 +25,9 @@ import numpy as np
 
 from fifo.budgets import Entry, Left
 from fifo.messages import bitsets
-from fifo.messages.blocks import NEVER, Block
+from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.runs import NEVER
 
 
 def next_due(messages: Messages) -> int:

@@ -32,12 +32,13 @@ from fifo.budgets import Entry
 from fifo.commands import MAX_DELAY_MS, QueueConfig
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockMemory, BlockStore, by_number
-from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
+from fifo.messages.blocks import Block, Stored
 from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
 from fifo.messages.life import COUNTED
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
+from fifo.messages.runs import MAX_SIZE, NEVER, ONE_EACH
 from fifo.stretches import Column, Stretches, slots_of
 from fifo.versions import COUNTED_MOVES
 

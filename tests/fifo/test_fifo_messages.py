@@ -14,12 +14,13 @@ from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
-from fifo.messages.blocks import NEVER, Stored
+from fifo.messages.blocks import Stored
 from fifo.messages.dead_letters import CAUSES
 from fifo.messages.life import COUNTED, LIFE, Move, Place
 from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
 from fifo.messages.purging import purge
+from fifo.messages.runs import NEVER
 from fifo.versions import CURRENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"

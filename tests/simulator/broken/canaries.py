@@ -208,7 +208,7 @@ CANARIES: tuple[Canary, ...] = (
         "what has expired is not delivered, and leaves",
         scenario="brief",
         is_quick=True,
-        fifo__messages__blocks__Runs__expired=broken.nothing_expires,
+        fifo__messages__runs__Runs__expired=broken.nothing_expires,
     ),
     _patched(
         "half the TTL",
