@@ -30,10 +30,10 @@ from fifo.budgets import Entry
 from fifo.commands import Discard, Modify, Return, Settle
 from fifo.consumers.consumer import CheckedOut
 from fifo.frozen_dataclasses import dataclass
-from fifo.messages.blocks import ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.runs import ONE_EACH
 from fifo.stretches import Stretches, columns_of, shares_of
 
 Key = tuple[bytes, int]

@@ -86,6 +86,7 @@ from fifo.effects import (
 )
 from fifo.group_state import GroupState, is_deleted, no_queue
 from fifo.limits import PRODUCTION, Limits
+from fifo.messages import overflow
 from fifo.messages.pages import Pages
 from fifo.outcome_hash import digest
 from fifo.producers import Producer
@@ -354,7 +355,9 @@ class GroupMachine(GroupState):
         fresh = producer.fresh(command)
         if fresh and entry.version >= 2:
             late = producer.late(fresh, first)
-            is_cut = command.independent and machine.messages.room(command.mean_bytes) < command.count
+            is_cut = (
+                command.independent and overflow.room(machine.messages, command.mean_bytes) < command.count
+            )
             is_crowded = self.sessions.is_crowded(producer, first)
             if late or is_cut or is_crowded or fresh[0][1] < command.count:
                 return self._enqueue_rest(entry, operation, producer, command, fresh[:late], fresh[late:])
@@ -386,8 +389,8 @@ class GroupMachine(GroupState):
         parts = [(first + at, first + at + count - 1, REFUSED_EARLIER) for at, count in late]
         for at, count in new:
             size = command.mean_bytes
-            taken = min(count, machine.messages.room(size)) if command.independent else count
-            refused = machine.messages.refuse_more(count, count * size) if taken < count else None
+            taken = min(count, overflow.room(machine.messages, size)) if command.independent else count
+            refused = overflow.refuse_more(machine.messages, count, count * size) if taken < count else None
             if taken:
                 numbers = [(first + at, first + at + taken - 1)]
                 floor = max(producer.floor, command.lowest_unconfirmed)

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from fifo.budgets import Entry
 from fifo.commands import UNKNOWN, Pin, Unpin
 from fifo.effects import Ok, Pinned, Refused, Reply
-from fifo.messages.blocks import NEVER, Block
+from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.runs import NEVER
 from fifo.shares import Owned
 from fifo.versions import SHARED_PLACES
 

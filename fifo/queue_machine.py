@@ -77,10 +77,11 @@ from fifo.embargo import (
 from fifo.embargo import Key as TransactionKey
 from fifo.messages import delays, expiry, overflow
 from fifo.messages.block_store import BlockMemory
-from fifo.messages.blocks import NEVER, ONE_EACH
 from fifo.messages.message_groups import KEY_BYTES, keys_of_each
 from fifo.messages.messages import Messages
+from fifo.messages.purging import purge, purge_end
 from fifo.messages.ready_order import of_each
+from fifo.messages.runs import NEVER, ONE_EACH
 from fifo.pins import Pins
 from fifo.producers import Producer
 from fifo.shares import Owned
@@ -167,7 +168,7 @@ class QueueMachine:
     ) -> Refused | None:
         """Adds the messages `fresh`, given as (ordinal, count), of the batch."""
         added = sum(count for _, count in fresh)
-        refused = self.messages.refuse_more(added, added * command.mean_bytes)
+        refused = overflow.refuse_more(self.messages, added, added * command.mean_bytes)
         if refused is not None:
             return refused
         fields = NO_FIELDS
@@ -443,7 +444,9 @@ class QueueMachine:
         if messages.grouped is not None and not messages.grouped.is_built:
             held = [(each.attach, each.checked_out) for each in self.consumers.values()]
             held += [(each.attach, each.held) for each in self.staging.embargo.settlements()]
-            messages.grouped.build([(attach, messages.by_block(each.ranges())) for attach, each in held])
+            messages.grouped.build(
+                [(attach, messages.blocks.of_ranges(each.ranges())) for attach, each in held]
+            )
 
     def _not_attached(self, tag: str) -> Refused:
         return Refused(
@@ -800,9 +803,6 @@ class QueueMachine:
         blocks as an entry may pass. Returns their number: 0 if there are none. dead_only: only the dead ones."""
         before = self.messages.next_sequence if before is None else before
         if entry.version >= COUNTED_MOVES:
-            before = min(before, self.messages.purge_end(entry.limits.block_budget, dead_only=dead_only))
+            before = min(before, purge_end(self.messages, entry.limits.block_budget, dead_only=dead_only))
         cause = "purged" if entry.version >= COUNTED_MOVES else "settled"
-        purged = self.messages.purge(before, self.pins.reaches, cause, dead_only=dead_only)
-        if dead_only:
-            return purged
-        return purged + delays.purge(self.messages, before, self.pins.reaches, cause)
+        return purge(self.messages, before, self.pins.reaches, cause, dead_only=dead_only)

@@ -45,10 +45,11 @@ from fifo.effects import Ok, Published, Refused, Reply
 from fifo.embargo import Embargo
 from fifo.frozen_dataclasses import dataclass
 from fifo.limits import Limits
-from fifo.messages.blocks import ONE_EACH
+from fifo.messages import overflow
 from fifo.messages.message_groups import keys_of_each, refuse_keys
 from fifo.messages.messages import Messages
 from fifo.messages.ready_order import of_each
+from fifo.messages.runs import ONE_EACH
 from fifo.shares import Owned
 from fifo.stretches import Stretches, columns_of, shares_of
 from fifo.versions import BUDGETED_ARRIVALS, SHARED_PLACES, TIMED_BATCHES
@@ -465,7 +466,7 @@ def _publish(
             parts.append(part)
     count = sum(part.rows for part in parts)
     size_bytes = sum([part.counted_bytes for part in parts]) if messages.counts_bytes else 0
-    refused = messages.refuse_more(count, size_bytes)
+    refused = overflow.refuse_more(messages, count, size_bytes)
     if refused is not None:
         return refused
     first = messages.next_sequence

@@ -48,8 +48,9 @@ from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.shared_scan import CAUGHT_UP
 from fifo.effects import Ok, Refused, Reply, Reserved, SubscriptionState
 from fifo.messages import bitsets
-from fifo.messages.blocks import NEVER, Block
+from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.runs import NEVER
 from fifo.shares import Owned
 from fifo.versions import SHARED_PLACES, TOLD_LOSSES
 

@@ -23,7 +23,7 @@ from fifo.commands import Enqueue, Target
 from fifo.consumers.filter_fields import Rows
 from fifo.effects import Refused
 from fifo.frozen_dataclasses import dataclass
-from fifo.messages import bitsets
+from fifo.messages import bitsets, overflow
 from fifo.messages.message_groups import refuse_keys
 from fifo.queue_machine import BatchFields, QueueMachine
 
@@ -252,7 +252,7 @@ def choose(command: Enqueue, offer: Offer, queues: Mapping[int, QueueMachine]) -
     all its queues; of others, all or none. A queue refuses all its messages with the same words, those of the first."""
     choice = Choice([], {}, [*offer.refused])
     left = {
-        place: queues[target.queue].messages.room(command.mean_bytes)
+        place: overflow.room(queues[target.queue].messages, command.mean_bytes)
         for place, target in enumerate(command.targets)
         if target.queue in queues
     }
@@ -284,8 +284,8 @@ def _cause(queues: Mapping[int, QueueMachine], queue: int, count: int, size: int
     if queue not in queues:
         return Refused("not_found", f"no queue {queue} in this group")
     messages = queues[queue].messages
-    wanted = messages.room(size) + count
-    refused = messages.refuse_more(wanted, wanted * size)
+    wanted = overflow.room(messages, size) + count
+    refused = overflow.refuse_more(messages, wanted, wanted * size)
     assert refused is not None
     return refused
 

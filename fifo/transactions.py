@@ -36,6 +36,7 @@ from fifo.consumers.read_costs import text_factor
 from fifo.effects import Ok, Refused, Reply
 from fifo.embargo import EmbargoedBatch, Key, OfferedSettlement, Part
 from fifo.limits import Limits
+from fifo.messages import overflow
 from fifo.producers import Producer
 from fifo.queue_machine import QueueMachine
 from fifo.shares import Owned
@@ -168,7 +169,7 @@ class Transactions:
         for queue in sorted(transaction.queues):
             messages = self._queues[queue].messages
             count, size = self._queues[queue].staging.embargo.published(transaction.key)
-            refused = messages.refuse_more(count, size) if count else None
+            refused = overflow.refuse_more(messages, count, size) if count else None
             if refused is not None:
                 self._drop(entry, transaction)
                 what = f"transaction {number} is rolled back, because of queue {messages.config.name!r}"

@@ -19,7 +19,8 @@ from fifo.consumers.consumer import SelectorGroup
 from fifo.consumers.selector import Selector
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore
-from fifo.messages.blocks import ONE_EACH, Block, Runs
+from fifo.messages.blocks import Block
+from fifo.messages.runs import ONE_EACH, Runs
 from quorum_selectors import vectorised
 from quorum_selectors.columns import BatchColumns, BlockColumns, decode
 from quorum_selectors.predicates import PredicateIndex

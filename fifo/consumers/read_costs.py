@@ -22,7 +22,8 @@ from fifo.budgets import Budget, Entry
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.block_store import BlockStore
-from fifo.messages.blocks import ONE_EACH, Block, Stored
+from fifo.messages.blocks import Block, Stored
+from fifo.messages.runs import ONE_EACH
 from fifo.versions import PRICED_TEXTS
 from quorum_selectors.columns import BatchColumns
 

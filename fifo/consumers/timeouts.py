@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from fifo.consumers.consumer import Consumer
-from fifo.messages.blocks import NEVER
+from fifo.messages.runs import NEVER
 
 STEPS = 16
 """Steps of time in a timeout."""

@@ -7,15 +7,36 @@ it applies an entry. Which blocks are warm is local.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 from sortedcontainers import SortedDict
 
 from fifo.limits import Limits
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.pages import Pages, page_data, read_page, write_page
+from fifo.stretches import slots_of
 from quorum_selectors.summaries import summarise
+
+MANY_RANGES = 64
+"""Number of ranges from which numpy finds their blocks."""
+
+
+def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
+    """The slots of (sequence, count) ranges by the numbers of their blocks."""
+    block_bits, block_size, slot_mask = limits.block_bits, limits.block_size, limits.slot_mask
+    found: dict[int, int] = {}
+    for sequence, count in ranges:
+        first, rest = sequence, count
+        while rest:
+            slot = first & slot_mask
+            taken = min(rest, block_size - slot)
+            number = first >> block_bits
+            found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
+            first += taken
+            rest -= taken
+    return found
 
 
 class BlockMemory:
@@ -112,6 +133,28 @@ class BlockStore:
             if found == tail or self._blocks[found].live:
                 return int(found)
         return None
+
+    def of_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        """The blocks and slots of (sequence, count) ranges."""
+        if len(ranges) > MANY_RANGES:
+            return self._of_many_ranges(ranges)
+        if len(ranges) == 1 and ranges[0][1] == 1:  # as single messages are settled
+            sequence, limits = ranges[0][0], self.limits
+            return [(self.get(sequence >> limits.block_bits), 1 << (sequence & limits.slot_mask))]
+        return [(self.get(number), members) for number, members in by_number(ranges, self.limits).items()]
+
+    def _of_many_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
+        limits, pairs = self.limits, np.array(ranges, dtype=np.int64)
+        sequences = slots_of(pairs[:, 0], pairs[:, 1])
+        sequences.sort()  # so that those of a block are neighbours: there may be many blocks
+        numbers = sequences >> limits.block_bits
+        starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
+        stops = [*starts[1:].tolist(), len(numbers)]
+        slots = sequences & limits.slot_mask
+        return [
+            (self.get(number), bitsets.from_positions(slots[start:stop], limits.block_size))
+            for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops, strict=True)
+        ]
 
     # ---- for paging
 

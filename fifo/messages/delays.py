@@ -19,14 +19,15 @@ and a message that has expired meanwhile leaves the queue when it is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fifo.budgets import Entry, Left
 from fifo.messages import bitsets
-from fifo.messages.blocks import NEVER, Block
+from fifo.messages.blocks import Block
 from fifo.messages.messages import Messages
+from fifo.messages.runs import NEVER
 
 
 def next_due(messages: Messages) -> int:
@@ -93,29 +94,3 @@ def _due_next(
         bitsets.from_positions(slots[places == place], block.size) for place, block in enumerate(blocks)
     ]
     return chosen, enough <= len(order)
-
-
-def purge(messages: Messages, before: int, is_pinned: Callable[[int], bool], cause: str) -> int:
-    """Removes delayed messages with a sequence below `before`, after `Messages.purge`. Returns their number. It takes a
-    constant number of steps a block. A cold block with delayed messages only is not read, unless a pin reaches into
-    it."""
-    delays = messages.delays
-    if delays is None:
-        return 0
-    was_delayed = delays.count
-    block_bits, block_size = messages.limits.block_bits, messages.limits.block_size
-    for _, number in sorted(delays.tree, key=lambda each: each[1]):
-        slots = min(before - (number << block_bits), block_size)
-        if slots <= 0:
-            break
-        found = messages.blocks.at(number)
-        is_whole = slots == block_size and number != messages.tail and not is_pinned(number)
-        has_delayed_only = found.live == found.delayed_count and not found.dead_count
-        if is_whole and not isinstance(found, Block) and has_delayed_only:
-            messages.forget_delayed(found, cause)
-            continue
-        block = messages.blocks.get(number)
-        members = block.delayed & ((1 << slots) - 1)
-        if members:
-            messages.drop_delayed(block, members, cause)
-    return was_delayed - delays.count

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
 from fifo.messages import bitsets
-from fifo.stretches import Column, starts_of
+from fifo.stretches import Column, slots_of, starts_of
 
 FEW = 8
 """Stretches up to which their messages are found one by one; above, numpy finds all at once."""
@@ -148,9 +148,7 @@ class DueTimes:
         """The slots of the stretches start .. end-1, in their order."""
         firsts = np.array(self.firsts[start:end], dtype=np.int64)
         counts = np.array(self.counts[start:end], dtype=np.int64)
-        ends = np.cumsum(counts)
-        found: NDArray[np.int64] = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
-        return found
+        return slots_of(firsts, counts)
 
     def _members(self, start: int, end: int) -> int:
         """The messages of the stretches start .. end-1."""

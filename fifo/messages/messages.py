@@ -1,8 +1,8 @@
 """The messages of one queue, and their life.
 
-A message is ready, checked out, delayed, dead (dead_letters.py), or gone. `LIFE` is the whole life as a table: each row
-is a move, by the method of `Messages` that makes it. Consumers and views lose messages in one place, `_departed`,
-whatever the cause: the messages die there, if the queue has a dead-letter target, or are gone.
+A message is ready, checked out, delayed, dead (dead_letters.py), or gone. life.py has the whole life as a table.
+Consumers and views lose messages in one place, `_departed`, whatever the cause: the messages die there, if the queue
+has a dead-letter target, or are gone.
 
 The parts of a queue that serve, reserve, pin and stage are built on this layer, which knows none of them. Two of them
 register for changes:
@@ -24,105 +24,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 import numpy as np
 from sortedcontainers import SortedList
 
 from fifo.budgets import Entry
 from fifo.commands import MAX_DELAY_MS, QueueConfig
-from fifo.effects import Refused
-from fifo.frozen_dataclasses import dataclass
-from fifo.limits import Limits
 from fifo.messages import bitsets
-from fifo.messages.block_store import BlockMemory, BlockStore
-from fifo.messages.blocks import MAX_SIZE, NEVER, ONE_EACH, Block, Stored
+from fifo.messages.block_store import BlockMemory, BlockStore, by_number
+from fifo.messages.blocks import Block, Stored
 from fifo.messages.dead_letters import CAUSES, DeadLetters
 from fifo.messages.due_times import DueBlocks, DueTimes
+from fifo.messages.life import COUNTED
 from fifo.messages.message_groups import MessageGroups, keys_of_each
 from fifo.messages.ready_order import ReadyOrder, of_each, order_of
+from fifo.messages.runs import MAX_SIZE, NEVER, ONE_EACH
 from fifo.stretches import Column, Stretches, slots_of
 from fifo.versions import COUNTED_MOVES
-
-UNLIMITED = 1 << 62
-"""The room of a queue that never is full."""
-
-MANY_RANGES = 64
-"""Number of ranges from which numpy finds their blocks."""
-
-
-class Place(Enum):
-    """The place of a message. The value names its bit set in `Block`."""
-
-    READY = "ready"
-    CHECKED_OUT = "checked_out"
-    DELAYED = "delayed"
-    DEAD = "dead"
-    GONE = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One step in the life of a message: the method of `Messages`, the place before and after, and the cause if it
-    leaves."""
-
-    method: str
-    source: Place | None
-    target: Place
-    cause: str = ""
-
-
-LIFE = (
-    Move("append", None, Place.READY),
-    Move("append", None, Place.DELAYED),
-    Move("check_out", Place.READY, Place.CHECKED_OUT),
-    Move("requeue", Place.CHECKED_OUT, Place.READY),
-    Move("requeue", Place.CHECKED_OUT, Place.DELAYED),
-    Move("end_delay", Place.DELAYED, Place.READY),
-    Move("end_delay", Place.DELAYED, Place.GONE, "expired"),
-    Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"),
-    Move("settle", Place.CHECKED_OUT, Place.GONE, "rejected"),
-    Move("requeue", Place.CHECKED_OUT, Place.GONE, "delivery_limit"),
-    Move("requeue", Place.CHECKED_OUT, Place.GONE, "expired"),
-    Move("drop", Place.READY, Place.GONE, "expired"),
-    Move("drop", Place.READY, Place.GONE, "maxlen"),
-    Move("purge", Place.READY, Place.GONE, "purged"),
-    Move("drop_delayed", Place.DELAYED, Place.GONE, "maxlen"),
-    Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"),
-    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"),
-    Move("settle", Place.CHECKED_OUT, Place.DEAD, "rejected"),
-    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "delivery_limit"),
-    Move("requeue", Place.CHECKED_OUT, Place.DEAD, "expired"),
-    Move("drop", Place.READY, Place.DEAD, "expired"),
-    Move("drop", Place.READY, Place.DEAD, "maxlen"),
-    Move("end_delay", Place.DELAYED, Place.DEAD, "expired"),
-    Move("drop_delayed", Place.DELAYED, Place.DEAD, "maxlen"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "expired"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "rejected"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "delivery_limit"),
-    Move("settle_dead", Place.DEAD, Place.GONE, "maxlen"),
-    Move("purge", Place.DEAD, Place.GONE, "purged"),
-)
-
-COUNTED = ("expired", "rejected", "delivery_limit", "maxlen")
-"""Causes whose messages have always been counted, in the order of the snapshot. `settled` and `purged` have counts of
-their own, because the snapshot has exactly these four numbers together."""
-
-
-def by_number(ranges: Sequence[tuple[int, int]], limits: Limits) -> dict[int, int]:
-    """The slots of (sequence, count) ranges by the numbers of their blocks."""
-    block_bits, block_size, slot_mask = limits.block_bits, limits.block_size, limits.slot_mask
-    found: dict[int, int] = {}
-    for sequence, count in ranges:
-        first, rest = sequence, count
-        while rest:
-            slot = first & slot_mask
-            taken = min(rest, block_size - slot)
-            number = first >> block_bits
-            found[number] = found.get(number, 0) | (((1 << taken) - 1) << slot)
-            first += taken
-            rest -= taken
-    return found
 
 
 def _nobody(*_: int) -> None:
@@ -138,6 +56,7 @@ class Messages:
         "blocks",
         "checked_out_count",
         "config",
+        "counts_bytes",
         "dead",
         "delays",
         "dropped",
@@ -162,6 +81,8 @@ class Messages:
     def __init__(self, queue: int, config: QueueConfig, memory: BlockMemory) -> None:
         self.queue = queue
         self.config = config
+        self.counts_bytes = config.max_length_bytes >= 0
+        """whether the queue has a limit on bytes"""
         self.limits = memory.limits
         self.next_sequence = 1
         self.ready_count = 0
@@ -224,19 +145,14 @@ class Messages:
         return self.present_count + self.dead.count
 
     @property
-    def _limited_count(self) -> int:
+    def limited_count(self) -> int:
         """The number of messages that count for the length of a queue that refuses publishes."""
         return self.waiting_count + self.dead.count + self.reserved_count
 
     @property
-    def _limited_bytes(self) -> int:
+    def limited_bytes(self) -> int:
         """The bytes of these messages, while there is a limit on them."""
         return self.waiting_bytes + self.dead.size_bytes + self.reserved_bytes
-
-    @property
-    def counts_bytes(self) -> bool:
-        """Whether the queue has a limit on bytes."""
-        return self.config.max_length_bytes >= 0
 
     @property
     def filed_to(self) -> int:
@@ -269,6 +185,7 @@ class Messages:
         """Changes the configuration. The bytes are counted again if a limit on them is new: a few steps a block."""
         was_counted = self.counts_bytes
         self.config = config
+        self.counts_bytes = config.max_length_bytes >= 0
         if not self.counts_bytes:
             self.ready_bytes = 0
         elif not was_counted:
@@ -279,45 +196,6 @@ class Messages:
         if was_counted != self.counts_bytes:
             numbers = self.dead.numbers if self.counts_bytes else ()
             self.dead.size_bytes = sum([self.blocks.at(number).dead_bytes for number in numbers])
-
-    def room(self, size: int) -> int:
-        """The number of messages of `size` bytes each that the queue accepts until it is full. Dead messages count, so
-        a target that takes nothing holds back those who publish."""
-        config = self.config
-        if config.overflow != "reject_publish":
-            return UNLIMITED
-        found = UNLIMITED
-        if config.max_length >= 0:
-            found = config.max_length - self._limited_count
-        if config.max_length_bytes >= 0:
-            left = config.max_length_bytes - self._limited_bytes
-            if size or left < 0:
-                found = min(found, left // max(size, 1))
-        return max(0, found)
-
-    def refuse_more(self, count: int, size_bytes: int) -> Refused | None:
-        """The refusal if `count` more messages, which have so many bytes together, do not fit; else None."""
-        config = self.config
-        if config.overflow != "reject_publish":
-            return None
-        held, held_bytes = self._limited_count, self._limited_bytes
-        places = "ready"
-        if self.delayed_count:
-            places += " or delayed"
-        if self.dead.count:
-            places += " or dead"
-        if self.reserved_count:
-            places += " or part of a transaction"
-        if 0 <= config.max_length < held + count:
-            text = f"{held} messages are {places}, {held + count} would be; allowed: {config.max_length}"
-        elif 0 <= config.max_length_bytes < held_bytes + size_bytes:
-            text = (
-                f"{held_bytes} bytes of messages are {places}, {held_bytes + size_bytes} would be; "
-                f"allowed: {config.max_length_bytes}"
-            )
-        else:
-            return None
-        return Refused("queue_full", text)
 
     def reserve(self, count: int, size_bytes: int) -> None:
         """Keeps room for so many more messages, or less for negative numbers."""
@@ -359,27 +237,13 @@ class Messages:
         if is_ready:
             self.ready_count += count
         rest, limits, each = count, self.limits, min(size // count, MAX_SIZE)
-        counts_bytes = self.counts_bytes
-        if counts_bytes and is_ready:
+        if self.counts_bytes and is_ready:
             self.ready_bytes += each * count
         while rest:
-            sequence = self.next_sequence
-            slot = sequence & limits.slot_mask
+            slot = self.next_sequence & limits.slot_mask
             taken = min(rest, limits.block_size - slot)
-            block = self.blocks.find(sequence >> limits.block_bits)
-            if block is None:
-                block = Block(sequence >> limits.block_bits, limits.block_size)
-                self.blocks.add(block)
-            if counts_bytes:
-                block.note_sizes()
+            block = self._extend(slot, taken, size * taken // count, texts, keys)
             members = ((1 << taken) - 1) << slot
-            block.stored = None
-            block.summary = b""
-            if self.grouped is not None and len(keys):
-                block.note_keys(slot, taken, keys)
-            block.live += taken
-            block.placed += taken
-            block.size_bytes += size * taken // count
             block.runs.append(slot, taken, index, operation, ordinal, expires, each)
             if is_ready:
                 block.ready |= members
@@ -389,12 +253,9 @@ class Messages:
             else:
                 self.order.note_priorities(block, members, slot, priorities)
                 self._delay(block, members, due_ms)
-            if texts:
-                block.text_factor = max(block.text_factor, texts)
-                block.long_texts |= bitsets.span(slot, taken)
             if ordinal != ONE_EACH:
                 ordinal += taken
-            self.next_sequence = sequence + taken
+            self.next_sequence += taken
             rest -= taken
             if rest:
                 priorities = of_each(priorities, taken)
@@ -424,11 +285,7 @@ class Messages:
                 ordinals + starts - begins[here], counts, expiries, dues, sizes * counts // whole
             )
             each = np.minimum(sizes // whole, MAX_SIZE)
-            self._append_part(index, operation, part, each, priorities, keys)
-            if texts:
-                block = self.blocks.get(first >> self.limits.block_bits)
-                block.text_factor = max(block.text_factor, texts)
-                block.long_texts |= bitsets.span(first - block.base, stop - first)
+            self._append_part(index, operation, part, each, texts, priorities, keys)
             self.next_sequence = stop
             priorities = of_each(priorities, stop - first)
             keys = keys_of_each(keys, stop - first)
@@ -439,29 +296,16 @@ class Messages:
         operation: int,
         part: Stretches,
         each: Column,
+        texts: int,
         priorities: bytes | memoryview,
         keys: bytes | memoryview,
     ) -> None:
         """Adds stretches to the block of the next sequence. each: the bytes of each message."""
-        number, slot = (
-            self.next_sequence >> self.limits.block_bits,
-            self.next_sequence & self.limits.slot_mask,
-        )
-        block = self.blocks.find(number)
-        if block is None:
-            block = Block(number, self.limits.block_size)
-            self.blocks.add(block)
         counts, count, is_ready = part.counts, int(part.counts.sum()), part.dues < 0
+        slot = self.next_sequence & self.limits.slot_mask
+        block = self._extend(slot, count, int(part.sizes.sum()), texts, keys)
         if self.counts_bytes:
-            block.note_sizes()
             self.ready_bytes += int((each * counts)[is_ready].sum())
-        block.stored = None
-        block.summary = b""
-        if self.grouped is not None and len(keys):
-            block.note_keys(slot, count, keys)
-        block.live += count
-        block.placed += count
-        block.size_bytes += int(part.sizes.sum())
         firsts = slot + np.cumsum(counts) - counts
         block.runs.append_each(firsts, counts, index, operation, part.ordinals, part.expiries, each)
         self.order.note_priorities(block, bitsets.span(slot, count), slot, priorities)
@@ -474,6 +318,27 @@ class Messages:
         if not is_ready.all():
             late = ~is_ready
             self._delay_each(block, firsts[late], counts[late], part.dues[late], (each * counts)[late])
+
+    def _extend(self, slot: int, count: int, size_bytes: int, texts: int, keys: bytes | memoryview) -> Block:
+        """The block of the next sequence, which has this slot, after `count` new messages were counted in it."""
+        number = self.next_sequence >> self.limits.block_bits
+        block = self.blocks.find(number)
+        if block is None:
+            block = Block(number, self.limits.block_size)
+            self.blocks.add(block)
+        if self.counts_bytes:
+            block.note_sizes()
+        block.stored = None
+        block.summary = b""
+        if self.grouped is not None and len(keys):
+            block.note_keys(slot, count, keys)
+        block.live += count
+        block.placed += count
+        block.size_bytes += size_bytes
+        if texts:
+            block.text_factor = max(block.text_factor, texts)
+            block.long_texts |= bitsets.span(slot, count)
+        return block
 
     # ---- checking out, settling, requeueing
 
@@ -491,7 +356,7 @@ class Messages:
     def settle(self, ranges: Sequence[tuple[int, int]], cause: str = "settled") -> int:
         """Removes checked-out messages, given as (sequence, count), from the queue. Returns their number."""
         total = 0
-        for block, members in self.by_block(ranges):
+        for block, members in self.blocks.of_ranges(ranges):
             block.stored = None
             block.checked_out ^= members
             if self.grouped is not None:
@@ -507,7 +372,7 @@ class Messages:
 
     def requeue(self, entry: Entry, ranges: Sequence[tuple[int, int]], *, failed: bool) -> None:
         """Requeues checked-out messages, except those that have expired or failed too often."""
-        for block, members in self.by_block(ranges):
+        for block, members in self.blocks.of_ranges(ranges):
             self._requeue(entry, block, members, failed=failed)
 
     def requeue_of_each(self, entry: Entry, ranges_of_each: Sequence[Sequence[tuple[int, int]]]) -> None:
@@ -515,7 +380,7 @@ class Messages:
         block where messages have expired takes a step for each consumer, because its runs are compacted each time that
         messages leave."""
         late: dict[int, None] = {}
-        for block, members in self.by_block(list(itertools.chain.from_iterable(ranges_of_each))):
+        for block, members in self.blocks.of_ranges(list(itertools.chain.from_iterable(ranges_of_each))):
             if block.runs.expiries is not None and self.expired(entry, block) & members:
                 late[block.number] = None
             else:
@@ -630,18 +495,6 @@ class Messages:
         if self.counts_bytes:
             delays.size_bytes += block.delayed_bytes
 
-    def forget_delayed(self, block: Stored, cause: str) -> None:
-        """Removes a cold block, of which all messages are delayed, from the queue."""
-        assert self.delays is not None
-        if block.earliest != NEVER:  # of messages that were ready before
-            self.expiries.remove((block.earliest, block.number))
-        self.delays.refile(block.number, block.earliest_due, None)
-        self.delays.count -= block.live
-        if self.counts_bytes:
-            self.delays.size_bytes -= block.delayed_bytes
-        self._count(cause, block.live)
-        self._forget_block(block.number)
-
     def _leave_delayed(self, block: Block, members: int, before_ms: int | None) -> None:
         """Books messages of a block as not delayed any more. They have no due times any more. before_ms: the earliest
         due time of the block before."""
@@ -654,35 +507,6 @@ class Messages:
         self.delays.count -= members.bit_count()
         if self.counts_bytes:
             self.delays.size_bytes -= block.bytes_of(members)
-
-    # ---- places of messages
-
-    def by_block(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
-        """The blocks and slots of (sequence, count) ranges."""
-        if len(ranges) > MANY_RANGES:
-            return self._by_block_many(ranges)
-        if len(ranges) == 1 and ranges[0][1] == 1:  # as single messages are settled
-            sequence, limits = ranges[0][0], self.limits
-            return [(self.blocks.get(sequence >> limits.block_bits), 1 << (sequence & limits.slot_mask))]
-        return [
-            (self.blocks.get(number), members) for number, members in by_number(ranges, self.limits).items()
-        ]
-
-    def _by_block_many(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[Block, int]]:
-        pairs = np.array(ranges, dtype=np.int64)
-        firsts, counts = pairs[:, 0], pairs[:, 1]
-        ends = np.cumsum(counts)
-        sequences = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1])
-        limits = self.limits
-        sequences.sort()  # so that those of a block are neighbours: there may be many blocks
-        numbers = sequences >> limits.block_bits
-        starts = np.flatnonzero(np.concatenate(([True], numbers[1:] != numbers[:-1])))
-        stops = [*starts[1:].tolist(), len(numbers)]
-        slots = sequences & limits.slot_mask
-        return [
-            (self.blocks.get(number), bitsets.from_positions(slots[start:stop], limits.block_size))
-            for number, start, stop in zip(numbers[starts].tolist(), starts.tolist(), stops, strict=True)
-        ]
 
     # ---- leaving
 
@@ -707,14 +531,14 @@ class Messages:
         """Removes the dead messages that were claimed with numbers up to `to`. Returns their number. forwarded: how
         many of them the target has."""
         total = 0
-        for block, members in self.by_block(self.dead.take_claims(to)):
+        for block, members in self.blocks.of_ranges(self.dead.take_claims(to)):
             total += members.bit_count()
-            self._forget_dead(block, members)
+            self.drop_dead(block, members)
         self.dead.forwarded_count += min(forwarded, total)
         return total
 
-    def _forget_dead(self, block: Block, members: int, cause: str = "") -> None:
-        """Dead messages of a block are gone. They count for this cause, or for those of their deaths."""
+    def drop_dead(self, block: Block, members: int, cause: str = "") -> None:
+        """Removes dead messages of a block from the queue. They count for this cause, or for those of their deaths."""
         if self.counts_bytes:
             self.dead.size_bytes -= block.bytes_of(members)
         for own, some in self.dead.remove(block, members):
@@ -728,54 +552,10 @@ class Messages:
             if self.counts_bytes:
                 self.dead.size_bytes += block.dead_bytes
 
-    def purge_end(self, most_blocks: int, *, dead_only: bool) -> int:
-        """The sequence before which a purge of at most this many blocks ends. dead_only: of dead messages only."""
-        numbers: dict[int, None] = dict.fromkeys(self.dead.numbers)
-        if not dead_only:
-            numbers.update(dict.fromkeys(self.order.by_sequence.numbers))
-            if self.delays is not None:
-                numbers.update((number, None) for _, number in self.delays.tree)
-        if len(numbers) <= most_blocks:
-            return self.next_sequence
-        return sorted(numbers)[most_blocks] << self.limits.block_bits
-
-    def purge(
-        self,
-        before: int,
-        is_pinned: Callable[[int], bool],
-        cause: str = "purged",
-        *,
-        dead_only: bool = False,
-    ) -> int:
-        """Removes dead messages with a sequence below `before`, and ready ones if not `dead_only`. Returns their
-        number. It takes a constant number of steps a block. A cold block with no other messages is not read, unless a
-        pin reaches into it."""
-        before_count = self.ready_count + self.dead.count
-        self.dead.drop_claims(before)
-        numbers = [] if dead_only else list(self.order.by_sequence.numbers)
-        if self.dead.count:
-            numbers = sorted({*numbers, *self.dead.numbers})
-        block_bits, block_size = self.limits.block_bits, self.limits.block_size
-        for number in numbers:
-            slots = min(before - (number << block_bits), block_size)
-            if slots <= 0:
-                continue
-            found = self.blocks.at(number)
-            is_whole = slots == block_size and number != self.tail and not is_pinned(number)
-            is_all = found.live == (0 if dead_only else found.ready_count)
-            if is_whole and is_all and not isinstance(found, Block):
-                self._forget_cold(found, cause)
-                continue
-            block, below = self.blocks.get(number), (1 << slots) - 1
-            if not dead_only and block.ready & below:
-                self.drop(block, block.ready & below, cause)
-            if block.deaths and block.dead & below:
-                self._forget_dead(block, block.dead & below, "purged")
-        return before_count - self.ready_count - self.dead.count
-
-    def _forget_cold(self, block: Stored, cause: str) -> None:
-        """Removes a cold block, of which all messages are ready or dead, from the queue."""
-        if block.earliest != NEVER:
+    def forget(self, block: Stored, cause: str) -> None:
+        """Removes a cold block, of which no message is checked out, from the queue. Its dead messages are purged, for
+        whatever cause the others leave."""
+        if block.earliest != NEVER:  # of its ready messages, or of delayed ones that were ready before
             self.expiries.remove((block.earliest, block.number))
         if block.ready_count:
             self.ready_count -= block.ready_count
@@ -783,6 +563,13 @@ class Messages:
                 self.ready_bytes -= block.ready_bytes
             self._count(cause, block.ready_count)
             self.order.block_left(block)
+        if block.delayed_count:
+            assert self.delays is not None
+            self.delays.refile(block.number, block.earliest_due, None)
+            self.delays.count -= block.delayed_count
+            if self.counts_bytes:
+                self.delays.size_bytes -= block.delayed_bytes
+            self._count(cause, block.delayed_count)
         if block.dead_count:
             if self.counts_bytes:
                 self.dead.size_bytes -= block.dead_bytes

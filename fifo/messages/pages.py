@@ -12,8 +12,9 @@ from typing import Protocol
 
 from fifo.codec import Reader, Writer
 from fifo.index_sets import pack
-from fifo.messages.blocks import NEVER, Block, Stored, write_rest
+from fifo.messages.blocks import Block, Stored, write_rest
 from fifo.messages.due_times import DueTimes
+from fifo.messages.runs import NEVER
 
 
 class Pages(Protocol):

@@ -14,13 +14,15 @@ from fifo.embargo import EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.group_machine import GroupMachine
 from fifo.index_sets import unpack
 from fifo.messages import bitsets
-from fifo.messages.blocks import NEVER, ONE_EACH, Block
+from fifo.messages.block_store import by_number
+from fifo.messages.blocks import Block
 from fifo.messages.dead_letters import CAUSES
+from fifo.messages.life import COUNTED, LIFE, Place
 from fifo.messages.message_groups import MessageGroups
-from fifo.messages.messages import COUNTED, LIFE, Place, by_number
 from fifo.messages.packed_sets import unpack as unpack_set
 from fifo.messages.pages import encode_block
 from fifo.messages.ready_order import PriorityOrder
+from fifo.messages.runs import NEVER, ONE_EACH
 from fifo.persistence import snapshot
 from fifo.producers import Producer
 from fifo.queue_machine import IN_USE, QueueMachine

@@ -22,7 +22,7 @@ from fifo.group_state import GroupState
 from fifo.kinds import BYTES, FLAG, I64, TEXT, U64, Coded, Column, Many, Maybe, Row
 from fifo.layouts import ADDRESS, FENCE
 from fifo.messages.dead_letters import Claim
-from fifo.messages.messages import COUNTED
+from fifo.messages.life import COUNTED
 from fifo.number_ranges import NumberRanges
 from fifo.numbering import Fences
 from fifo.pins import QueuePin

@@ -27,8 +27,9 @@ from fifo.embargo import EmbargoedSettlement
 from fifo.group_machine import GroupMachine
 from fifo.layouts import CONFIG
 from fifo.limits import PRODUCTION, Limits
-from fifo.messages.blocks import NEVER, Block, Stored
+from fifo.messages.blocks import Block, Stored
 from fifo.messages.pages import Pages, decode_block, encode_block, page_data
+from fifo.messages.runs import NEVER
 from fifo.persistence.layouts import (
     BEGINNING,
     CONSUMER,

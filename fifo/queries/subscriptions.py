@@ -73,7 +73,7 @@ def reserved(
     first = found.first_tag + first_ordinal
     shown = Delivery(subscription.consumer, machine.queue, first)
     ranges = _of_blocks(subscription.consumer.checked_out.between(first, first + count - 1), machine.limits)
-    for block, members in machine.messages.by_block(ranges):
+    for block, members in machine.messages.blocks.of_ranges(ranges):
         some = block.within_runs(members, machine.limits.page_runs - len(shown.runs))
         shown.describe(block, some)
         if some != members:

@@ -49,7 +49,7 @@ from quorum.node.queries import HasHandedOver
 from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
-from quorum.replication.network.handshake import Versions
+from quorum.replication.network.handshake import Identity, Versions
 from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
@@ -226,13 +226,9 @@ def _network(
     config: NodeConfig, named: NamedFiles, start: ProcessStart, known: Callable[[str], bytes]
 ) -> PeerNetwork:
     """The connections to the other members. known: the incarnation under which this member speaks to a peer."""
-    return PeerNetwork(
+    identity = Identity(
         start.id,
         start.boot,
-        {
-            (start.id if name == config.name else name): host_port(each.peer)
-            for name, each in config.members.items()
-        },
         named.secret,
         f"cluster {config.cluster!r}, queue_groups {config.queue_groups}",
         # founding members with different texts refuse each other's connections
@@ -241,8 +237,12 @@ def _network(
         known=known,
         skips=" ".join(map(shown, config.skipped_places)),
         versions=Versions(machine=PRODUCTION.newest_version),
-        security=named.security,
     )
+    addresses = {
+        (start.id if name == config.name else name): host_port(each.peer)
+        for name, each in config.members.items()
+    }
+    return PeerNetwork(identity, addresses, security=named.security)
 
 
 def _member(config: NodeConfig, log: Log, network: PeerNetwork, start: ProcessStart, disk: Disk) -> Member:

@@ -10,15 +10,15 @@ LocalCluster itself has what takes several of them, and short ways to what tests
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from quorum.addresses import host_port
 from quorum.errors import ClusterError
 from quorum.local_cluster.cluster_file import read_cluster_file, require_cluster
-from quorum.local_cluster.directory import ClusterDirectory, PeerAddress, own_address
+from quorum.local_cluster.directory import ClusterDirectory, ClusterOptions
 from quorum.local_cluster.listeners import listeners
 from quorum.local_cluster.member import LocalMember
 from quorum.local_cluster.member_calls import MemberCalls
@@ -39,11 +39,8 @@ OUTSIDE_S = 2.0
 class LocalCluster:
     """`members` processes under `directory`: a new cluster, or the one that the directory holds already.
 
-    settings: further keys of each node's configuration. client_ports: for members in order of name; free ports if not
-    given. http_ports: the same for the page, JSON and metrics; none if not given. sink: also gets each line of each
-    member's output. secured: the cluster has TLS for clients and between members, with authorities for development, and
-    `url` logs in as its administrator. launch: starts a member, if it is not to be `quorum node`. peer_address: in the
-    configuration of a member, the address of another one, if it is not that one's own.
+    sink: also gets each line of each member's output. launch: starts a member, if it is not to be `quorum node`.
+    options: of `files`.
     """
 
     def __init__(
@@ -51,23 +48,11 @@ class LocalCluster:
         directory: Path,
         members: int = 3,
         *,
-        settings: Mapping[str, str | int] | None = None,
-        client_ports: Sequence[int] | None = None,
-        http_ports: Sequence[int] | None = None,
         sink: LineSink | None = None,
-        secured: bool = False,
         launch: Launch = launch_member,
-        peer_address: PeerAddress = own_address,
+        **options: Unpack[ClusterOptions],
     ) -> None:
-        self.files = ClusterDirectory(
-            directory,
-            members,
-            settings=settings,
-            client_ports=client_ports,
-            http_ports=http_ports,
-            secured=secured,
-            peer_address=peer_address,
-        )
+        self.files = ClusterDirectory(directory, members, **options)
         self.processes = MemberProcesses(self.files, sink, launch)
         self.calls = MemberCalls(self.files)
 

@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from quorum.addresses import MAX_MEMBERS
 from quorum.counts import counted
@@ -51,22 +52,30 @@ def own_address(_: LocalMember, other: LocalMember) -> str:
     return other.peer
 
 
-class ClusterDirectory:
-    """What a local cluster has on disk, made now or read. The arguments are those of LocalCluster."""
+class ClusterOptions(TypedDict, total=False):
+    """The arguments of ClusterDirectory and LocalCluster by name, each of which may be left out. All but
+    `peer_address` are for a new cluster."""
 
-    def __init__(
-        self,
-        directory: Path,
-        members: int = 3,
-        *,
-        settings: Mapping[str, str | int] | None = None,
-        client_ports: Sequence[int] | None = None,
-        http_ports: Sequence[int] | None = None,
-        secured: bool = False,
-        peer_address: PeerAddress = own_address,
-    ) -> None:
+    settings: Mapping[str, str | int] | None
+    """further keys of each node's configuration"""
+    client_ports: Sequence[int] | None
+    """for members in order of name; free ports if not given"""
+    http_ports: Sequence[int] | None
+    """the same for the page, JSON and metrics; none if not given"""
+    secured: bool
+    """The cluster has TLS for clients and between members, with authorities for development, and `url` logs in as its
+    administrator."""
+    peer_address: PeerAddress
+    """in the configuration of a member, the address of another one, if it is not that one's own"""
+
+
+class ClusterDirectory:
+    """What a local cluster has on disk: a new cluster of `members`, or the one that the directory holds already."""
+
+    def __init__(self, directory: Path, members: int = 3, **options: Unpack[ClusterOptions]) -> None:
+        assert options.keys() <= ClusterOptions.__optional_keys__, f"unknown: {list(options)}"
         self.directory = directory.absolute()
-        self._peer_address = peer_address
+        self._peer_address = options.get("peer_address", own_address)
         if (self.directory / STATE_FILE).exists():
             self._read()
             if len(self._members) != members:
@@ -74,21 +83,15 @@ class ClusterDirectory:
                     f"{self.directory} holds a cluster of {counted(len(self._members), 'member')}, not {members}; "
                     "name another directory or remove that one"
                 )
-            if secured and not self.is_secured:
+            if options.get("secured") and not self.is_secured:
                 raise ClusterError(
                     f"{self.directory} holds a cluster without TLS; name another directory or remove that one"
                 )
         else:
-            self._make(members, settings or {}, client_ports, http_ports, secured)
+            self._make(members, options)
 
-    def _make(
-        self,
-        count: int,
-        settings: Mapping[str, str | int],
-        client_ports: Sequence[int] | None,
-        http_ports: Sequence[int] | None,
-        secured: bool,
-    ) -> None:
+    def _make(self, count: int, options: ClusterOptions) -> None:
+        client_ports, http_ports = options.get("client_ports"), options.get("http_ports")
         if not 1 <= count <= MAX_MEMBERS:
             raise ClusterError(f"{count} members; allowed: 1..{MAX_MEMBERS}")
         for what, given in (("client", client_ports), ("HTTP", http_ports)):
@@ -117,7 +120,7 @@ class ClusterDirectory:
         }
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._fill(settings, secured)
+            self._fill(options.get("settings") or {}, options.get("secured", False))
         except BaseException:  # what is half made would keep another attempt from the directory
             for made in self.directory.iterdir():
                 shutil.rmtree(made) if made.is_dir() else made.unlink()

@@ -14,7 +14,8 @@ from fifo.commands import Enqueue, Meta, Operation, Origin
 from fifo.effects import Run
 from fifo.limits import PRODUCTION
 from fifo.messages import bitsets
-from fifo.messages.blocks import NEVER, ONE_EACH, Block, Runs
+from fifo.messages.blocks import Block
+from fifo.messages.runs import NEVER, ONE_EACH, Runs
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.counted_lines import count_lines

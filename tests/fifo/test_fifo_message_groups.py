@@ -686,7 +686,7 @@ def built_without_transactions(self: QueueMachine) -> None:
     messages = self.messages
     if messages.grouped is not None and not messages.grouped.is_built:
         held = [(each.attach, each.checked_out.ranges()) for each in self.consumers.values()]
-        messages.grouped.build([(attach, messages.by_block(ranges)) for attach, ranges in held])
+        messages.grouped.build([(attach, messages.blocks.of_ranges(ranges)) for attach, ranges in held])
 
 
 @pytest.mark.parametrize("ending", ["", "cancel", "session"])

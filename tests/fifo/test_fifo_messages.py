@@ -14,10 +14,13 @@ from fifo.budgets import Entry
 from fifo.commands import QueueConfig
 from fifo.limits import SMALL
 from fifo.messages.block_store import BlockMemory
-from fifo.messages.blocks import NEVER, Stored
+from fifo.messages.blocks import Stored
 from fifo.messages.dead_letters import CAUSES
-from fifo.messages.messages import COUNTED, LIFE, Messages, Move, Place
+from fifo.messages.life import COUNTED, LIFE, Move, Place
+from fifo.messages.messages import Messages
 from fifo.messages.pages import MemoryPages
+from fifo.messages.purging import purge
+from fifo.messages.runs import NEVER
 from fifo.versions import CURRENT
 
 PAGE = Path(__file__).parents[2] / "docs" / "ARCHITECTURE.md"
@@ -77,12 +80,17 @@ def drop_delayed(messages: Messages, cause: str) -> None:
         messages.drop_delayed(block, block.delayed, cause)
 
 
-def forget_delayed(messages: Messages) -> None:
+def forget(messages: Messages) -> None:
     for number in messages.blocks.numbers():
         messages.blocks.page_out(number)
         cold = messages.blocks.at(number)
         assert isinstance(cold, Stored)
-        messages.forget_delayed(cold, "purged")
+        messages.forget(cold, "purged")
+
+
+def drop_dead(messages: Messages) -> None:
+    for block in messages.blocks.warm():
+        messages.drop_dead(block, block.dead, "purged")
 
 
 def settle_dead(messages: Messages) -> None:
@@ -110,13 +118,15 @@ MOVES: dict[Move, Callable[[Messages], object]] = {
     Move("requeue", Place.CHECKED_OUT, Place.DELAYED): retry_later,
     Move("end_delay", Place.DELAYED, Place.READY): lambda m: end_delay(m, DUE_MS),
     Move("settle", Place.CHECKED_OUT, Place.GONE, "settled"): lambda m: m.settle(ALL),
-    Move("purge", Place.READY, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
+    Move("drop", Place.READY, Place.GONE, "purged"): lambda m: drop(m, "purged"),
+    Move("forget", Place.READY, Place.GONE, "purged"): forget,
     Move("drop_delayed", Place.DELAYED, Place.GONE, "purged"): lambda m: drop_delayed(m, "purged"),
-    Move("forget_delayed", Place.DELAYED, Place.GONE, "purged"): forget_delayed,
+    Move("forget", Place.DELAYED, Place.GONE, "purged"): forget,
     **DYING,
     **{replace(move, target=Place.DEAD): act for move, act in DYING.items()},
     **{Move("settle_dead", Place.DEAD, Place.GONE, cause): settle_dead for cause in CAUSES},
-    Move("purge", Place.DEAD, Place.GONE, "purged"): lambda m: m.purge(m.next_sequence, lambda _: False),
+    Move("drop_dead", Place.DEAD, Place.GONE, "purged"): drop_dead,
+    Move("forget", Place.DEAD, Place.GONE, "purged"): forget,
 }
 
 
@@ -177,7 +187,7 @@ def test_a_cold_block_is_purged_unread_unless_something_reaches_into_it() -> Non
         messages = Messages(1, QueueConfig("orders"), memory)
         messages.append(1, 0, 0, 20, messages.expires_at(NOW_MS, -1), 100, 0)
         messages.blocks.page_out(1)
-        assert messages.purge(messages.next_sequence, lambda _, answer=is_pinned: answer) == 20  # type: ignore[misc]
+        assert purge(messages, messages.next_sequence, lambda _, answer=is_pinned: answer) == 20  # type: ignore[misc]
         assert memory.loads == loads
 
 
@@ -202,6 +212,6 @@ def test_messages_of_many_blocks_are_not_compared_with_each_block(monkeypatch: p
     array = np.array
     with monkeypatch.context() as patch:
         patch.setattr(np, "array", lambda *arguments, **more: array(*arguments, **more).view(Counted))
-        found = messages.by_block(ranges)
+        found = messages.blocks.of_ranges(ranges)
     assert [(block.number, members) for block, members in found] == [(n, 0b11000) for n in range(count)]
     assert 0 < Counted.passed < 50 * count

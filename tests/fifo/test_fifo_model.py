@@ -20,7 +20,7 @@ from fifo.decisions import Decision, Decisions
 from fifo.effects import Applied, Refused
 from fifo.embargo import Embargo, EmbargoedBatch, EmbargoedSettlement, Key
 from fifo.limits import SMALL
-from fifo.messages import delays
+from fifo.messages import delays, purging
 from fifo.messages.dead_letters import DeadLetters
 from fifo.messages.messages import Messages
 from fifo.persistence import invariants, snapshot
@@ -612,9 +612,8 @@ def ended_early(messages: Messages, entry: Entry) -> None:
     end_delays(messages, Entry(entry.index, entry.now_ms + 20, entry.version, entry.limits))
 
 
-def not_purged(*_: Any) -> int:
+def not_purged(*_: Any) -> None:
     """A purge leaves delayed messages."""
-    return 0
 
 
 drop_embargo, commit, refuse_begin = (
@@ -651,10 +650,10 @@ BROKEN_DECISIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 BROKEN_DELAYS: dict[str, tuple[Any, str, Any]] = {
     "delays end early": (delays, "end_delays", ended_early),
     "delayed ones are not counted": (Messages, "waiting_count", property(lambda self: self.ready_count)),
-    "purge leaves delayed ones": (delays, "purge", not_purged),
+    "purge leaves delayed ones": (purging, "_purge_delayed", not_purged),
 }
 """Of which the machine with delays is to notice each."""
-take_claims, purge_messages = DeadLetters.take_claims, Messages.purge
+take_claims, purge_ready_and_dead = DeadLetters.take_claims, purging._purge_ready_and_dead
 
 
 def one_too_many(self: DeadLetters, to: int) -> Any:
@@ -662,20 +661,21 @@ def one_too_many(self: DeadLetters, to: int) -> Any:
     return take_claims(self, to + 1)
 
 
-def purged_alive(self: Messages, *arguments: Any, dead_only: bool = False) -> int:
+def purged_alive(messages: Messages, *arguments: Any, dead_only: bool) -> None:
     """A purge takes no dead message."""
-    dead, self.dead = self.dead, DeadLetters(self.blocks, self.limits)
+    dead, messages.dead = messages.dead, DeadLetters(messages.blocks, messages.limits)
     try:
-        return 0 if dead_only else purge_messages(self, *arguments)
+        if not dead_only:
+            purge_ready_and_dead(messages, *arguments, dead_only=False)
     finally:
-        self.dead = dead
+        messages.dead = dead
 
 
 BROKEN_DEAD: dict[str, tuple[Any, str, Any]] = {
     "nothing dies": (Messages, "has_dead_letters", property(lambda messages: False)),
     "numbers are given twice": (DeadLetters, "_claimed", lambda dead: {}),
     "one too many is settled": (DeadLetters, "take_claims", one_too_many),
-    "a purge keeps them": (Messages, "purge", purged_alive),
+    "a purge keeps them": (purging, "_purge_ready_and_dead", purged_alive),
 }
 MOST_EXAMPLES = 1_000
 

@@ -20,6 +20,7 @@ from quorum.catalog.snapshot import members_state
 from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import NOBODY, MemberDirectory
 from quorum.replication.network.connection import PeerNetwork
+from quorum.replication.network.handshake import Identity
 from quorum.v1 import admin_pb2 as pb
 from support.members.cluster import Cluster
 
@@ -181,7 +182,7 @@ def test_an_address_that_cannot_be_looked_up_is_tried_again_later(
     way: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    network = PeerNetwork("b", 1, {"b": ("127.0.0.1", 0)}, b"s" * 32, "test", clock=lambda: now)
+    network = PeerNetwork(Identity("b", 1, b"s" * 32, "test"), {"b": ("127.0.0.1", 0)}, clock=lambda: now)
     asked = []
 
     class AtOnce:

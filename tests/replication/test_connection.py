@@ -74,15 +74,10 @@ class Cluster:
         if listener is None:
             listener = listening(self.members[name])
         made = network_class(
-            name,
-            boot,
+            Identity(name, boot, secret, cluster, known=known, versions=versions),
             self.members,
-            secret,
-            cluster,
             clock=lambda: self.now,
-            known=known,
             listener=listener,
-            versions=versions,
             security=security,
         )
         made.set_kinds(kinds)

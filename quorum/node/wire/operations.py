@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -80,6 +79,8 @@ _IN_TRANSACTION = 16
 _HAS_DUE_TIMES = 32
 _HAS_KEYS = 64
 _IMMEDIATE = 128
+_HAS_PARTS = _HAS_PRIORITIES | _HAS_DUE_TIMES | _HAS_KEYS
+_NO_PARTS = (b"", b"", b"", b"")
 _SIZE = struct.Struct("<I")
 _NO_COLUMNS = (1 << 32) - 1
 _TARGETS = struct.Struct("<III")
@@ -277,21 +278,8 @@ def decode(data: memoryview, number: int) -> c.Operation:
     try:
         kind, flags, producer, epoch, n, queue = _HEAD.unpack_from(data)
         origin = c.Origin(producer, epoch, n) if flags & _NUMBERED else None
-        command = _DECODERS[kind](data[_payload(data) :], queue)
-        if flags & (_INDEPENDENT | _IMMEDIATE | _HAS_TARGETS) and isinstance(command, c.Enqueue):
-            if flags & _HAS_TARGETS:
-                command = _with_targets(command)
-            command = replace(
-                command, independent=bool(flags & _INDEPENDENT), immediate=bool(flags & _IMMEDIATE)
-            )
-        if flags & (_HAS_PRIORITIES | _HAS_DUE_TIMES | _HAS_KEYS) and isinstance(
-            command, c.Enqueue | c.Stage
-        ):
-            _, columns, size, ttls = _layout(data)
-            priorities, due_times, keys, _ = _cut(data[columns + size + ttls :], flags)
-            command = replace(command, priorities=priorities, group_keys=keys)
-            if len(due_times) and type(command) is c.Enqueue:
-                command = replace(command, due_times_ms=np.frombuffer(due_times, dtype="<i8").tolist())
+        decoder, payload = _DECODERS[kind], data[_payload(data) :]
+        command = decoder(payload, queue, flags) if kind in _WITH_MESSAGES else decoder(payload, queue)
         if flags & _IN_TRANSACTION:
             if not isinstance(command, c.Enqueue | c.Settle):
                 raise ValueError(f"a {type(command).__name__} in a transaction")
@@ -374,25 +362,45 @@ class _TargetTable:
         return self._columns[start : int(self._ends[number])]
 
 
-def _with_targets(command: c.Enqueue) -> c.Enqueue:
-    table = _TargetTable(memoryview(command.columns))
+def _targets(fields: bytes | memoryview) -> tuple[tuple[c.Target, ...], tuple[tuple[int, int], ...]]:
+    """The targets and the numbers of an enqueue."""
+    table = _TargetTable(memoryview(fields))
     queues = table.targets["queue"].tolist()
     targets = tuple(
         [c.Target(queue, table.ranges(place), table.columns(place)) for place, queue in enumerate(queues)]
     )
     if not targets:
         raise ValueError("it has no target")
-    return replace(command, columns=b"", targets=targets, numbers=tuple(table.numbers.tolist()))
+    return targets, tuple(table.numbers.tolist())
 
 
-def _decode_enqueue(data: memoryview, queue: int) -> c.Enqueue:
+def _decode_enqueue(data: memoryview, queue: int, flags: int) -> c.Enqueue:
     first, lowest, count, size, ttl, columns, ttls = _ENQUEUE.unpack_from(data)
     end = _ENQUEUE.size + columns
-    each: Sequence[int] = ()
-    if ttls:
-        each = np.frombuffer(data[end : end + ttls], dtype="<i8").tolist()
+    fields = data[_ENQUEUE.size : end] if columns else b""
+    targets: tuple[c.Target, ...] = ()
+    numbers: tuple[tuple[int, int], ...] = ()
+    if flags & _HAS_TARGETS:
+        targets, numbers = _targets(fields)
+        fields = b""
+    each = _milliseconds(data[end : end + ttls]) if ttls else ()
+    priorities, due_times, keys, _ = _cut(data[end + ttls :], flags) if flags & _HAS_PARTS else _NO_PARTS
     return c.Enqueue(
-        queue, first, lowest, count, size, ttl, each, data[_ENQUEUE.size : end] if columns else b""
+        queue,
+        first,
+        lowest,
+        count,
+        size,
+        ttl,
+        each,
+        fields,
+        bool(flags & _INDEPENDENT),
+        targets,
+        numbers,
+        priorities,
+        _milliseconds(due_times) if due_times else (),
+        keys,
+        bool(flags & _IMMEDIATE),
     )
 
 
@@ -413,17 +421,21 @@ def _stage(x: c.Stage) -> bytes:
     return b"".join((head, name, x.columns, ttls))
 
 
-def _decode_stage(data: memoryview, queue: int) -> c.Stage:
+def _decode_stage(data: memoryview, queue: int, flags: int) -> c.Stage:
     batch, part, chunk, count, size, ttl, length, columns, ttls = _STAGE.unpack_from(data)
     producer, rest = _text(data[_STAGE.size :], length)
-    if len(rest) < columns + ttls:
+    end = columns + ttls
+    if len(rest) < end:
         raise ValueError("columns or TTLs are cut off")
-    each: Sequence[int] = ()
-    if ttls:
-        each = np.frombuffer(rest[columns : columns + ttls], dtype="<i8").tolist()
-    return c.Stage(
-        queue, producer, batch, part, chunk, count, size, ttl, each, rest[:columns] if columns else b""
-    )
+    each = _milliseconds(rest[columns:end]) if ttls else ()
+    fields = rest[:columns] if columns else b""
+    priorities, _, keys, _ = _cut(rest[end:], flags) if flags & _HAS_PARTS else _NO_PARTS
+    return c.Stage(queue, producer, batch, part, chunk, count, size, ttl, each, fields, priorities, keys)
+
+
+def _milliseconds(data: bytes | memoryview) -> Sequence[int]:
+    found: list[int] = np.frombuffer(data, dtype="<i8").tolist()
+    return found
 
 
 def _text(data: memoryview, length: int) -> tuple[str, memoryview]:
@@ -462,7 +474,7 @@ def _decode_credit(data: memoryview, queue: int) -> c.Credit:
     return c.Credit(queue, str(data[_CREDIT.size :], "utf-8"), credit_to, bool(drain))
 
 
-_Row = tuple[int, type, Callable[..., bytes], Callable[[memoryview, int], object]]
+_Row = tuple[int, type, Callable[..., bytes], Callable[..., object]]
 _DESCRIBED = {record.kind: record for record in (*COMMANDS, *catalog.LEASE_TIMES, catalog.REMOVE_EXPIRED)}
 
 
@@ -576,9 +588,11 @@ def needed_version(command: c.Command | cat.CatalogCommand) -> int:
 
 
 _KIND = {kind: number for number, kind, _, _ in _TABLE}
+_WITH_MESSAGES = (_KIND[c.Enqueue], _KIND[c.Stage])
+"""Their decoders also get the flags, which say what the payload has."""
 _WITH_RANGES = tuple([_KIND[kind] for kind in (c.Enqueue, c.Commit, c.Prepare, c.Decide, c.Finish)])
 _ENCODERS = {kind: encoder for _, kind, encoder, _ in _TABLE}
-_DECODERS: dict[int, Callable[[memoryview, int], c.Command]] = {
+_DECODERS: dict[int, Callable[..., c.Command]] = {
     number: decoder  # type: ignore[misc]
     for number, _, _, decoder in _TABLE
 }

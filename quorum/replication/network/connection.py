@@ -161,35 +161,27 @@ class PeerNetwork:
 
     def __init__(
         self,
-        me: str,
-        boot: int,
+        identity: Identity,
         members: Mapping[str, Address],
-        secret: bytes,
-        cluster: str,
         *,
         clock: Callable[[], float] = time.monotonic,
         random_bytes: Callable[[int], bytes] = os.urandom,
         security: Security | None = None,
         listener: socket.socket | None = None,
-        founding: str = "",
-        incarnation: bytes = UNKNOWN,
-        known: Callable[[str], bytes] = lambda _: UNKNOWN,
-        skips: str = "",
-        versions: Versions = THIS_BUILD,
     ) -> None:
-        """Listens at once, on members[me] or on the socket given. OSError if that is impossible. founding, incarnation,
-        known, skips, versions: see handshake.Identity."""
+        """Listens at once, on this node's address in `members` or on the socket given. OSError if that is
+        impossible."""
         for name in members:
             encode_name(name)
-        self.me = me
+        self.me = identity.me
         self.stats = NetworkStats()
         self._gone: frozenset[str] = frozenset()
         self._kinds: Mapping[int, int] = {}
-        self._identity = Identity(me, boot, secret, cluster, founding, incarnation, known, skips, versions)
+        self._identity = identity
         self._clock = clock
         self._random_bytes = random_bytes
         self._security = security or PlainSecurity()
-        self._log = structlog.get_logger().bind(node=me)
+        self._log = structlog.get_logger().bind(node=self.me)
         self._selector = selectors.DefaultSelector()
         self._buffer = bytearray(READ_BYTES)
         self._up: dict[str, _Connection] = {}
@@ -199,7 +191,7 @@ class PeerNetwork:
         """connections whose channels have received bytes that the next poll reads, by file descriptor"""
         self._frames: list[tuple[str, int, bytes]] = []
         self._configured = dict(members)
-        self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < me}
+        self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < self.me}
         self._next_upkeep_s = float("-inf")
         self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
         """when a refused peer was last logged at this level"""
@@ -212,7 +204,7 @@ class PeerNetwork:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._listener = listener or _listen(members[me])
+        self._listener = listener or _listen(members[self.me])
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
 

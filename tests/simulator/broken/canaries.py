@@ -208,7 +208,7 @@ CANARIES: tuple[Canary, ...] = (
         "what has expired is not delivered, and leaves",
         scenario="brief",
         is_quick=True,
-        fifo__messages__blocks__Runs__expired=broken.nothing_expires,
+        fifo__messages__runs__Runs__expired=broken.nothing_expires,
     ),
     _patched(
         "half the TTL",
@@ -233,7 +233,7 @@ CANARIES: tuple[Canary, ...] = (
         "reject-publish refuses nothing",
         "a full queue refuses what does not fit",
         scenario="strict",
-        fifo__messages__messages__Messages__refuse_more=broken.takes_everything,
+        fifo__messages__overflow__refuse_more=broken.takes_everything,
     ),
     _patched(
         "delivery limit never reached",

@@ -421,7 +421,7 @@ def drops_the_newest(messages: Messages, entry: Entry) -> bool:
 
 
 def takes_everything(messages: Messages, count: int, size_bytes: int) -> Refused | None:
-    """In the place of Messages.refuse_more."""
+    """In the place of overflow.refuse_more."""
     return None
 
 
