@@ -485,23 +485,35 @@ def test_a_replica_that_cannot_begin_again_from_its_own_files_is_sent_another_st
     alike(cluster, group)
 
 
+def without_latest(name: str) -> tuple[Cluster, int]:
+    """A cluster and its group. This member is down, and gets a snapshot when it starts."""
+    cluster = far_cluster()
+    group, queue = cluster.declare("orders")
+    cluster.crash(name)
+    publish(Session(cluster, "n1"), group, queue, range(120))
+    return cluster, group
+
+
+def damage_received(cluster: Cluster, name: str, group: int) -> None:
+    """Damages the snapshot that this member has received, which has to read it from the disk again."""
+    disk = cluster.disks[name]
+    [path] = [path for path in disk.names if path.suffix == ".received"]
+    disk.flip(path, 8 * 70)
+    cluster.members[name].replicas[group].raft._installer.incoming._source._chunk_number = -1  # type: ignore[union-attr]
+
+
 def test_a_received_snapshot_that_is_damaged_before_it_is_installed_is_received_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its bodies take their time."""
-    cluster = far_cluster()
-    group, queue = cluster.declare("orders")
     name = "n3"
-    cluster.crash(name)
-    publish(Session(cluster, "n1"), group, queue, range(120))
+    cluster, group = without_latest(name)
     cluster.start(name)
-    member, disk = cluster.members[name], cluster.disks[name]
+    member = cluster.members[name]
     monkeypatch.setattr(member.body_client, "tick", lambda now_ms: None)
     cluster.until(lambda: member.snapshot_bodies.missing(group) > 0, "its bodies are missing")
     incoming = member.replicas[group].raft._installer.incoming
-    [path] = [path for path in disk.names if path.suffix == ".received"]
-    disk.flip(path, 8 * 70)
-    incoming._source._chunk_number = -1  # type: ignore[union-attr]
+    damage_received(cluster, name, group)
     cluster.until(lambda: incoming._source is None, "it is dropped")
     monkeypatch.undo()
     alike(cluster, group)
@@ -511,23 +523,18 @@ def test_a_received_snapshot_that_is_damaged_before_it_is_installed_is_received_
 def test_a_received_snapshot_that_is_damaged_in_the_step_that_installs_it_is_received_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = far_cluster()
-    group, queue = cluster.declare("orders")
     name = "n3"
-    cluster.crash(name)
-    publish(Session(cluster, "n1"), group, queue, range(120))
+    cluster, group = without_latest(name)
     prepare = SnapshotBodies.prepare
-    damaged: list[Path] = []
+    damaged: list[int] = []
 
     def prepare_and_damage(
         self: SnapshotBodies, number: int, index: int, term: int, state: State
     ) -> int | None:
         proven = prepare(self, number, index, term, state)
         if proven is not None and number == group and not damaged:
-            disk = cluster.disks[name]
-            damaged.extend(path for path in disk.names if path.suffix == ".received")
-            disk.flip(damaged[0], 8 * 70)
-            cluster.members[name].replicas[group].raft._installer.incoming._source._chunk_number = -1  # type: ignore[union-attr]
+            damage_received(cluster, name, group)
+            damaged.append(index)
         return proven
 
     monkeypatch.setattr(SnapshotBodies, "prepare", prepare_and_damage)
