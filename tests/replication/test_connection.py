@@ -6,6 +6,7 @@ that hangs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import socket
@@ -32,6 +33,7 @@ from quorum.replication.network.handshake import (
     PROOF_BYTES,
     THIS_BUILD,
     UNKNOWN,
+    WIRE_VERSION,
     HandshakeError,
     Identity,
     Versions,
@@ -516,15 +518,15 @@ def test_a_flood_of_one_address_does_not_end_the_handshake_of_a_member(cluster: 
 # ---- what an authenticated peer may send
 
 
-def friend(cluster: Cluster) -> socket.socket:
+def friend(cluster: Cluster, versions: Versions = THIS_BUILD) -> socket.socket:
     """A connection as b that has proved itself, to send anything on."""
     made = dial(cluster)
-    shake_hands_as_b(cluster, made)
+    shake_hands_as_b(cluster, made, versions)
     return made
 
 
-def shake_hands_as_b(cluster: Cluster, made: socket.socket) -> None:
-    identity = Identity("b", 9, SECRET, "test")
+def shake_hands_as_b(cluster: Cluster, made: socket.socket, versions: Versions = THIS_BUILD) -> None:
+    identity = Identity("b", 9, SECRET, "test", versions=versions)
     hello = identity.hello("a", bytes(32))
     made.sendall(hello)
     answer = receive(cluster, made, ANSWER_BYTES)
@@ -574,7 +576,7 @@ def test_frames_arrive_however_the_bytes_are_cut(cluster: Cluster) -> None:
 class Pieces:
     """A channel that gives and takes a few bytes at a time."""
 
-    is_ready, has_buffered, has_unsent, is_begun = True, False, False, True
+    is_sealed, is_ready, has_buffered, has_unsent, is_begun = False, True, False, False, True
 
     def __init__(self, seed: int) -> None:
         self.data = bytearray()
@@ -603,7 +605,9 @@ class Pieces:
 def test_frames_survive_any_partial_reads_and_writes(seed: int) -> None:
     chance = random.Random(seed)
     channel = Pieces(seed)
-    queue, reader = SendQueue(channel), FrameReader(channel, bytearray(64))
+    is_sealed = seed % 2 == 1
+    queue, reader = SendQueue(channel), FrameReader(channel, bytearray(64), is_sealed=is_sealed)
+    queue.is_sealed = is_sealed
     sent = [(chance.randrange(255), chance.randbytes(chance.choice((0, 1, 30, 200)))) for _ in range(40)]
     frames: list[tuple[int, bytes]] = []
     for kind, data in sent:
@@ -672,6 +676,54 @@ def test_many_small_frames_come_through_tls(cluster: Cluster, made: Path) -> Non
         cluster.networks["a"].send("b", 3, [number.to_bytes(4, "little")])
     cluster.until(lambda: len(cluster.frames["b"]) == 20_000)
     assert [int.from_bytes(data, "little") for _, _, data in cluster.frames["b"]] == list(range(20_000))
+
+
+@pytest.mark.parametrize(("newest", "has_tls"), [(1, True), (2, False), (2, True)])
+def test_the_crc_has_the_payload_except_where_both_ends_know_that_tls_has_checked_it(
+    cluster: Cluster, made: Path, newest: int, has_tls: bool
+) -> None:
+    """Release 0.2.0 speaks wire version 1."""
+    for name, known in (("a", WIRE_VERSION), ("b", newest)):
+        cluster.add(name, versions=Versions(1, known), security=tls(made, name) if has_tls else None)
+    cluster.until(lambda: cluster.connected("a", "b"))
+    for one, other in ("ab", "ba"):
+        network = cluster.networks[one]
+        network.send(other, 3, [b"payload"])
+        [header, _] = network._up[other].queue._parts
+        assert header == frame_header(3, [b"payload"], is_sealed=has_tls and newest == WIRE_VERSION)[0]
+    cluster.until(lambda: all(cluster.frames[name] for name in "ab"))
+    assert cluster.frames == {"a": [("b", 3, b"payload")], "b": [("a", 3, b"payload")]}
+
+
+def test_a_byte_that_is_changed_on_the_way_ends_a_connection_with_tls(made: Path) -> None:
+    """So the frame's own CRC need not have it."""
+    outer, inner = socket.socketpair(), socket.socketpair()
+    for each in (*outer, *inner):
+        each.setblocking(False)
+    sender = tls(made, "a").wrap(outer[0], is_dialer=True)
+    receiver = tls(made, "b").wrap(inner[1], is_dialer=False)
+
+    def carry(change: int = 0) -> None:
+        for source, target in ((outer[1], inner[0]), (inner[0], outer[1])):
+            with contextlib.suppress(BlockingIOError):
+                data = bytearray(source.recv(1 << 20))
+                data[len(data) // 2] ^= change
+                target.sendall(data)
+
+    buffer = bytearray(1000)
+    while not (sender.is_ready and receiver.is_ready):
+        assert sender.recv_into(buffer) is None
+        assert receiver.recv_into(buffer) is None
+        carry()
+    sender.send([b"first"])
+    carry()
+    assert receiver.recv_into(buffer) == 5
+    sender.send([b"second"])
+    carry(change=1)
+    with pytest.raises(OSError):
+        receiver.recv_into(buffer)
+    for each in (*outer, *inner):
+        each.close()
 
 
 def test_a_member_without_tls_or_of_another_authority_is_not_connected(cluster: Cluster, made: Path) -> None:
@@ -1044,7 +1096,7 @@ def test_a_frame_that_the_agreed_wire_version_does_not_have_ends_the_connection(
     data = b"".join(frame_header(each, [b"data"])[0] + b"data" for each in (5, kind, 5))
     with structlog.testing.capture_logs() as lines:
         network = cluster.add("a", versions=Versions(1, 2), kinds=KINDS)
-        made = friend(cluster)  # it speaks wire version 1
+        made = friend(cluster, Versions(1, 1))
         made.sendall(data)
         cluster.until(lambda: not network.connected("b"))
     [reason] = [line["reason"] for line in lines if line["event"] == "peer lost"]

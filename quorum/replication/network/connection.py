@@ -56,6 +56,7 @@ from quorum.replication.network.handshake import (
 from quorum.replication.network.tls import reason_of
 from quorum.replication.network.wire import (
     READ_BYTES,
+    SEALED_SINCE,
     Channel,
     Frame,
     FrameReader,
@@ -585,7 +586,10 @@ class PeerNetwork:
         connection.kinds = frozenset(kind for kind, since in self._kinds.items() if since <= version)
         connection.is_up = True
         connection.heard_s = connection.sent_s = self._clock()
-        connection.reader = FrameReader(connection.channel, self._buffer)
+        connection.queue.is_sealed = connection.channel.is_sealed and version >= SEALED_SINCE
+        connection.reader = FrameReader(
+            connection.channel, self._buffer, is_sealed=connection.queue.is_sealed
+        )
         self._up[peer] = connection
         self._answered_no_s.pop(peer, None)
         self.stats.connected += 1

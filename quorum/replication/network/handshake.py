@@ -23,8 +23,8 @@ wire version that both know. A node that does not know the machine version that 
 is refused by both ends, and both say so in their logs.
 
 This protects who may open a connection. Later frames carry CRC32C and lengths. Those find accidents, not an attacker
-who can change bytes in transit. Against such an attacker, and for secrecy, peers need a private network or TLS (see
-`Security` in wire.py).
+who can change bytes in transit. Against such an attacker, and for secrecy, peers need a private network or TLS
+(tls.py).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from quorum.replication.errors import ReplicationError
 MAGIC = b"QW"
 OLD_MAGIC = b"QU"
 """Of releases from before there were versions in a hello."""
-WIRE_VERSION = 1
-"""Of frames between members. It is that of release 0.2.0, so the next new kind of frame raises it."""
+WIRE_VERSION = 2
+"""Of frames between members. Release 0.2.0 has 1, so what is new until the next release joins 2."""
 LOWEST_WIRE_VERSION = 1
 """The oldest wire version that this build still speaks."""
 NONCE_BYTES = 32

@@ -26,6 +26,8 @@ class TlsChannel:
     """A non-blocking socket with TLS. Encrypted bytes go through memory, so the handshake, reads and writes need only
     the socket's own readiness."""
 
+    is_sealed = True
+
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, is_dialer: bool) -> None:
         self._socket = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -2,6 +2,8 @@
 
     frame   length 4 (of the payload), kind 1, CRC32C 4 (of length, kind and payload), payload
 
+Where TLS has checked the payload, both ends leave it out of the CRC (`SEALED_SINCE`).
+
 A length above MAX_FRAME_BYTES, or a wrong CRC, ends the connection (WireError). Small frames are copied out of the read
 buffer. If a frame extends beyond one read, its rest is read piece by piece into a second buffer, and copied once when
 it is complete. Sending hands the parts to the kernel as they are, many at a time, and keeps what the kernel did not
@@ -28,6 +30,10 @@ KEPT_BYTES = 4 << 20
 MAX_PARTS = 512
 """Buffers in one sendmsg; the kernel takes at most 1,024."""
 
+SEALED_SINCE = 2
+"""The wire version since which the CRC of a frame on a sealed channel has only length and kind. The cipher finds every
+changed byte there, and the CRC of the payload took a tenth of what TLS costs."""
+
 _HEAD = struct.Struct("<IB")
 _HEADER = struct.Struct("<IBI")
 HEADER_BYTES = _HEADER.size
@@ -39,12 +45,15 @@ Frame = tuple[int, bytes]
 class Channel(Protocol):
     """A non-blocking stream. Reads and writes return None if they would have to wait; OSError if it is broken.
 
+    is_sealed: whether every byte that is changed on the way breaks the channel, as TLS does.
     is_ready: whether `send` may take bytes; before it, only what the other end sends helps.
     has_buffered: whether received bytes wait in the channel, of which the socket says nothing.
     has_unsent: whether bytes that `send` has taken wait for `flush`.
     is_begun: whether the other end has sent bytes of which `recv_into` says nothing, as in the handshake of TLS.
     """
 
+    @property
+    def is_sealed(self) -> bool: ...
     @property
     def is_ready(self) -> bool: ...
     @property
@@ -69,7 +78,7 @@ class Security(Protocol):
 class PlainChannel:
     """A socket without TLS."""
 
-    is_ready, has_buffered, has_unsent, is_begun = True, False, False, False
+    is_sealed, is_ready, has_buffered, has_unsent, is_begun = False, True, False, False, False
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -97,24 +106,26 @@ class PlainSecurity:
         return PlainChannel(connection)
 
 
-def frame_header(kind: int, parts: Sequence[Part]) -> tuple[bytes, int]:
-    """A frame's first bytes, and the payload's length."""
+def frame_header(kind: int, parts: Sequence[Part], *, is_sealed: bool = False) -> tuple[bytes, int]:
+    """A frame's first bytes, and the payload's length. is_sealed: the payload is left out of the CRC."""
     length = sum(map(len, parts))
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame has at most {MAX_FRAME_BYTES} bytes, not {length}")
     head = _HEAD.pack(length, kind)
     crc = crc32c(head)
-    for part in parts:
-        crc = extend_crc32c(crc, part if type(part) is bytes else bytes(part))
+    if not is_sealed:
+        for part in parts:
+            crc = extend_crc32c(crc, part if type(part) is bytes else bytes(part))
     return _HEADER.pack(length, kind, crc), length
 
 
 class FrameReader:
     """Cuts received bytes into frames."""
 
-    def __init__(self, channel: Channel, buffer: bytearray) -> None:
-        """buffer: scratch for one read, shared by the readers of a thread."""
+    def __init__(self, channel: Channel, buffer: bytearray, *, is_sealed: bool = False) -> None:
+        """buffer: scratch for one read, shared by the readers of a thread. is_sealed: as for frame_header."""
         self._channel = channel
+        self._is_sealed = is_sealed
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._start = b""
@@ -149,7 +160,7 @@ class FrameReader:
             payload = bytes(memoryview(self._large)[: self._length])
             if len(self._large) > KEPT_BYTES:
                 self._large = bytearray()
-            _take(self._kind, payload, self._crc, frames)
+            self._take(self._kind, payload, self._crc, frames)
         return taken
 
     def _begin(self, length: int, begun: memoryview) -> None:
@@ -170,16 +181,18 @@ class FrameReader:
                 self._begin(length, view[at:end])
                 self._kind, self._crc = kind, crc
                 return
-            _take(kind, bytes(view[at : at + length]), crc, frames)
+            self._take(kind, bytes(view[at : at + length]), crc, frames)
             at += length
         self._start = bytes(view[at:end])
 
-
-def _take(kind: int, payload: bytes, crc: int, frames: list[Frame]) -> None:
-    """Append a frame. WireError if it does not have this CRC."""
-    if extend_crc32c(crc32c(_HEAD.pack(len(payload), kind)), payload) != crc:
-        raise WireError(f"a frame of kind {kind} and {len(payload)} bytes fails its CRC")
-    frames.append((kind, payload))
+    def _take(self, kind: int, payload: bytes, crc: int, frames: list[Frame]) -> None:
+        """Append a frame. WireError if it does not have this CRC."""
+        found = crc32c(_HEAD.pack(len(payload), kind))
+        if not self._is_sealed:
+            found = extend_crc32c(found, payload)
+        if found != crc:
+            raise WireError(f"a frame of kind {kind} and {len(payload)} bytes fails its CRC")
+        frames.append((kind, payload))
 
 
 class SendQueue:
@@ -189,6 +202,8 @@ class SendQueue:
         self._channel = channel
         self._parts: deque[Part] = deque()
         self.waiting_bytes = 0
+        self.is_sealed = False
+        """as for frame_header"""
 
     def add(self, part: Part) -> None:
         """Append bytes. They must not change until written."""
@@ -198,7 +213,7 @@ class SendQueue:
 
     def add_frame(self, kind: int, parts: Sequence[Part]) -> None:
         """Append one frame."""
-        header, length = frame_header(kind, parts)
+        header, length = frame_header(kind, parts, is_sealed=self.is_sealed)
         self._parts.append(header)
         self._parts.extend(part for part in parts if len(part))
         self.waiting_bytes += len(header) + length
