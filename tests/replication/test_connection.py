@@ -984,6 +984,53 @@ def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, t
     assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()
 
 
+@pytest.mark.parametrize("names", [("a", "ca"), ("ca", "a")], ids=["certificate first", "authority first"])
+def test_a_certificate_and_an_authority_that_do_not_fit_are_not_used(
+    made: Path, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """The other members would refuse the certificate. When the second one has come, both are used."""
+    files = (tmp_path / "a.pem", tmp_path / "a.key", tmp_path / "ca.pem")
+
+    def put(authority: str, *wanted: str) -> None:
+        for file in files:
+            if file.stem in wanted:
+                file.write_bytes((made / authority / file.name).read_bytes())
+
+    put("own", *names)
+    found = TlsSecurity(*files)
+    taken = found._content
+    put("other", names[0])
+    with pytest.raises(OSError, match=f"members would refuse {files[0]} with the authority {files[2]}: "):
+        found.prepare(*files)
+    with structlog.testing.capture_logs() as told:
+        found.renew()
+    assert found._content is taken
+    assert "members would refuse" in told[0]["error"]
+    put("other", names[1])
+    found.renew()
+    assert found._content is not taken
+    found.meet_itself()
+
+
+def test_the_steps_to_another_authority_are_taken(made: Path, tmp_path: Path) -> None:
+    """As docs/security.md describes them."""
+    own, other, both = made / "own", made / "other", tmp_path / "both.pem"
+    both.write_bytes((own / "ca.pem").read_bytes() + (other / "ca.pem").read_bytes())
+    found = tls(made, "a")
+    assert found.prepare(own / "a.pem", own / "a.key", both)()
+    assert found.prepare(other / "a.pem", other / "a.key", both)()
+    assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()
+
+
+def test_files_that_fit_no_worse_than_those_in_use_are_taken(made: Path, tmp_path: Path) -> None:
+    """A certificate may become valid, and a member whose certificate is refused has nothing to keep."""
+    own, other = made / "own", made / "other"
+    found = tls(made, "a")
+    tomorrow = issue(own, tmp_path, first_day=1, last_day=3)
+    assert found.prepare(*tomorrow, own / "ca.pem")()
+    assert found.prepare(other / "a.pem", other / "a.key", own / "ca.pem")()
+
+
 def test_the_end_of_a_file_is_that_of_the_certificate_that_ends_first(made: Path, tmp_path: Path) -> None:
     create(["a"], tmp_path / "short", 3)
     short, own = (folder / "a.pem" for folder in (tmp_path / "short", made / "own"))
