@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any
 
+from quorum.addresses import host_port
 from quorum.errors import ClusterError
 from quorum.local_cluster.directory import ClusterDirectory
 
@@ -24,6 +26,8 @@ class MemberCalls:
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+        if not self._takes_connections(name):
+            return False
         with self._channel(name) as channel:
             try:
                 reply = health_pb2_grpc.HealthStub(channel).Check(
@@ -40,6 +44,8 @@ class MemberCalls:
         import grpc
 
         for each in self._files.names if name is None else (name,):
+            if not self._takes_connections(each):
+                continue
             try:
                 return self.status_of(each, with_state_hash=with_state_hash)
             except grpc.RpcError:
@@ -84,6 +90,14 @@ class MemberCalls:
                     continue
                 return self.leader_of(response.queue.group)
         return None
+
+    def _takes_connections(self, name: str) -> bool:
+        """Whether its port for clients is open. This costs much less CPU time than a channel that finds it closed."""
+        try:
+            with socket.create_connection(host_port(self._files.member(name).client), CALL_LIMIT_S):
+                return True
+        except OSError:
+            return False
 
     def _channel(self, name: str) -> Any:
         """A channel to a member. If the cluster is not secured, it has the user of the environment, if there is one."""

@@ -34,18 +34,19 @@ class RecordInfo:
     problem: str | None = None
 
 
-def inspect(path: Path, files: Files | None = None) -> Iterator[RecordInfo]:
+def inspect(path: Path, files: Files | None = None, *, file_id: bytes | None = None) -> Iterator[RecordInfo]:
     """The records of a segment file in order, bad and left-over ones included, each with its problem if any; or the
     rows of an index file, by offset.
 
-    LogDamaged or LogUnknown if the file does not begin as a segment does. LogDamaged if an index file is not complete.
+    file_id: of a segment whose first block is not to be read. LogDamaged or LogUnknown if the file does not begin as a
+    segment does. LogDamaged if an index file is not complete.
     """
     if path.suffix == ".index":
         yield from _inspect_index(path, RealFiles() if files is None else files)
         return
     file = (RealFiles() if files is None else files).open(path)
     try:
-        stamp = Stamp(decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
+        stamp = Stamp(file_id or decode_header(file.pread(HEADER_BLOCK, 0), path).file_id)
         scanner = Scanner(path, file, file.size())
         expected = HEADER_BLOCK
         for offset, header in headers_from(scanner, stamp, HEADER_BLOCK):

@@ -63,6 +63,7 @@ from quorum.log.segment_files.segments import (
     open_segment,
     segment_numbers,
     segment_path,
+    write_first_block,
 )
 from quorum.log.table import PLACE_SHIFT, Body, GroupState
 
@@ -80,6 +81,8 @@ class Recovered:
     position: int
     cut_records: int
     """Number of complete unsynced records that were cut, as far as they could be read."""
+    block_damages: list[Damage]
+    """The first blocks of sealed segments that were bad. They are written again."""
 
 
 def recover(
@@ -123,6 +126,9 @@ def recover(
         end = reading.read()
         damages += reading.damages
         _clean_end(active, end)
+        bad_blocks = [segment for segment in opened if segment.block_damage is not None]
+        for segment in bad_blocks:
+            write_first_block(files, segment)
         for item_sealed, pieces in rebuilt:
             write_index_if_room(files, item_sealed.segment.path, pieces)
         _remove_strangers(files, directory, listed)
@@ -130,7 +136,17 @@ def recover(
         for segment in opened:
             segment.file.close()
         raise
-    return Recovered(active, listed, history, contents, damages, end.last_lsn, end.position, end.cut_records)
+    return Recovered(
+        active,
+        listed,
+        history,
+        contents,
+        damages,
+        end.last_lsn,
+        end.position,
+        end.cut_records,
+        [segment.block_damage for segment in bad_blocks if segment.block_damage is not None],
+    )
 
 
 def _open_sealed(files: Files, directory: Path, item: Listed) -> Segment:
@@ -165,7 +181,7 @@ def _begin(
     listed = [Listed(1, segment.header.file_id, 1)]
     prepare_manifest(files, directory, Manifest(listed))
     commit_manifest(files, directory)
-    return Recovered(segment, listed, history, contents, [], 0, HEADER_BLOCK, 0)
+    return Recovered(segment, listed, history, contents, [], 0, HEADER_BLOCK, 0, [])
 
 
 def _strangers(files: Files, directory: Path, listed: list[Listed]) -> list[Path]:

@@ -252,7 +252,7 @@ KINDS = {
 
 
 def test_every_path_asks_for_the_rights_of_its_call() -> None:
-    """As the table in rights.py says, which tests/api/test_access.py judges: every path, as every kind of user."""
+    """As the table in rights.py says, which tests/api/test_permissions.py judges: every path, as every kind of user."""
     named = {"queue": "mine", "exchange": "mine", "name": "mine", "user": "mine"}
 
     async def run() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from quorum.api.security.audit_file import AuditFile
 from quorum.cli.main import EXTRAS
 from support.repository import ROOT
 
@@ -56,6 +57,14 @@ def test_a_client_and_its_command_need_no_extra() -> None:
     for arguments in (("--help",), ("publish", "--help"), ("queues", "list", "--help")):
         done = command(*arguments)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_audit_files_are_verified_on_a_machine_without_members(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    AuditFile(path, "node-1").write("request", user="admin")
+    done = command("audit", "verify", str(path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 line, 0 of them interrupted\n")
 
 
 def test_the_bulk_client_says_which_extra_it_needs() -> None:

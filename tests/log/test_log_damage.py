@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorum.log import Log, LogDamaged, LogError, LogUnknown, inspect
+from quorum.log import Damage, Log, LogDamaged, LogError, LogUnknown, inspect
 from quorum.log.record import HEADER_BYTES, Stamp, crc32c
 from quorum.log.segment_files.index import index_path
 from quorum.log.segment_files.manifest import MANIFEST
@@ -77,7 +78,7 @@ def test_any_flipped_bit_is_noticed_or_harmless_and_nothing_wrong_is_ever_read()
                 assert isinstance(log, LogDamaged)
                 assert str(path) in str(log)
                 assert bytes(disk.names[path].data) == flipped, "damage leaves the files as they are"
-                assert path == script_active(disk) or path.name == "MANIFEST" or byte < HEADER_BLOCK
+                assert path == script_active(disk) or path.name == "MANIFEST"
             elif differs(log, expected, script.groups):
                 bad_bodies += 1
                 assert path.suffix == ".log"
@@ -193,6 +194,93 @@ def test_scrubbing_goes_round_within_its_budget() -> None:
         assert len(pieces) >= sealed // 2
         assert max(pieces) < 2 * 3100
         assert sum(pieces) >= sealed * 3056
+
+
+def flip_block(disk: SimDisk, path: Path) -> None:
+    disk.flip(path, 8 * 20)
+
+
+def flip_padding(disk: SimDisk, path: Path) -> None:
+    disk.flip(path, 8 * HEADER_BLOCK - 1)
+
+
+def lose_block(disk: SimDisk, path: Path) -> None:
+    disk.names[path].data[:HEADER_BLOCK] = bytes(HEADER_BLOCK)
+
+
+def lose_block_and_record(disk: SimDisk, path: Path) -> None:
+    """And all of the first record."""
+    end = HEADER_BLOCK + HEADER_BYTES + 3000
+    disk.names[path].data[:end] = bytes(end)
+
+
+def lose_block_and_index(disk: SimDisk, path: Path) -> None:
+    lose_block(disk, path)
+    del disk.names[index_path(path)]
+
+
+@pytest.mark.parametrize("path", [ONE, TWO])
+@pytest.mark.parametrize(
+    "harm", [flip_block, flip_padding, lose_block, lose_block_and_record, lose_block_and_index]
+)
+def test_a_sealed_segment_whose_first_block_is_bad_keeps_its_records(
+    harm: Callable[[SimDisk, Path], None], path: Path
+) -> None:
+    """The manifest has what the block had. A bad record is repaired as everywhere."""
+    disk = SimDisk()
+    expected = bodies(filled(disk))
+    harm(disk, path)
+    log = reopened(disk)
+    assert [damage.path for damage in log.block_damages] == [str(path)]
+    lost = lose_block_and_record is harm
+    if lost:
+        [(_, _, index)] = [damage.known for damage in scrubbed(log) if damage.known]
+        log.put_copy(7, index, 1, [expected[index - 1]])
+        log.sync()
+    assert bodies(log) == expected
+    log = reopened(disk)
+    assert log.block_damages == (), "the block was written again"
+    assert bodies(log) == expected
+    assert not lost or log.damages == ()
+
+
+def scrubbed(log: Log) -> tuple[Damage, ...]:
+    """What a round finds. The log's own files are right."""
+    while log.scrub(4_000):
+        pass
+    assert log.repair() == []
+    return log.damages
+
+
+def test_a_first_block_that_the_disk_cannot_read_is_written_again() -> None:
+    disk = SimDisk()
+    expected = bodies(filled(disk))
+    disk.names[ONE].unreadable = range(HEADER_BLOCK)
+    log = reopened(disk)
+    assert "cannot be read" in log.block_damages[0].reason
+    assert bodies(log) == expected
+
+
+def test_a_bad_first_block_of_the_active_segment_refuses() -> None:
+    """How long the file was is only there."""
+    disk = SimDisk()
+    filled(disk)
+    flip_block(disk, THREE)
+    before = {name: bytes(inode.data) for name, inode in disk.names.items()}
+    with pytest.raises(LogDamaged, match="first block"):
+        reopened(disk)
+    assert {name: bytes(inode.data) for name, inode in disk.names.items()} == before
+
+
+def test_a_log_that_is_refused_keeps_a_bad_first_block_as_it_is() -> None:
+    disk = SimDisk()
+    filled(disk)
+    flip_block(disk, ONE)
+    disk.flip(THREE, (HEADER_BLOCK + 5) * 8)
+    before = bytes(disk.names[ONE].data)
+    with pytest.raises(LogDamaged):
+        reopened(disk)
+    assert bytes(disk.names[ONE].data) == before
 
 
 def test_a_missing_or_bad_index_file_is_made_again_and_that_finds_damage() -> None:

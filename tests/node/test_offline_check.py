@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from fifo import commands as c
@@ -28,6 +29,7 @@ from quorum.node.identity.identity import Founding, IdentityError, read_identity
 from quorum.node.identity.log_owner import claim_log
 from quorum.node.offline.lost_log import open_log
 from quorum.node.offline.offline_check import (
+    BLOCK,
     FETCH,
     REPLACE,
     SNAPSHOT,
@@ -205,7 +207,8 @@ def test_what_is_gone_or_wrong_is_told_with_what_to_do(directory: Path, do: obje
     ("do", "advice", "is_set_aside"),
     [
         (lambda d: segments(d)[0].unlink(), START, True),
-        (lambda d: flip(segments(d)[0], 20), START, True),
+        (lambda d: flip(segments(d)[0], 20), BLOCK, False),
+        (lambda d: flip(segments(d)[-1], 20), START, True),
         (lambda d: (d / "log" / "MANIFEST").unlink(), START, True),
         (lambda d: flip(d / "log" / "MANIFEST", 100), START, True),
         (lambda d: flip(segments(d)[0], entries(segments(d)[0])[-1][0] + HEADER_BYTES), FETCH, False),
@@ -227,6 +230,25 @@ def test_the_advice_is_to_start_the_member_if_it_can_start(
     log = open_log(directory, groups=2, has_begun=True, has_others=True, segment_bytes=SEGMENT)
     log.close()
     assert (directory / "log.damaged-1").exists() == is_set_aside
+
+
+def test_a_bad_first_block_is_told_at_the_start_and_good_afterwards(directory: Path) -> None:
+    """The rest of the segment is checked and kept."""
+    good = check(directory)
+    flip(segments(directory)[0], 20)
+    found = check(directory)
+    assert (found.records, found.last_entries) == (good.records, good.last_entries)
+    assert only(found).what == "the segment's first block fails its CRC"
+    with capture_logs() as told:
+        open_log(directory, groups=2, has_begun=True, has_others=False, segment_bytes=SEGMENT).close()
+    assert [(each["event"], each["finding"]) for each in told] == [
+        (
+            "file damaged",
+            f"{segments(directory)[0]} at byte 0: the segment's first block fails its CRC; "
+            "the segment's first block is written again",
+        )
+    ]
+    assert check(directory).is_good
 
 
 def test_one_cause_has_one_advice_and_what_follows_from_it_has_none(directory: Path) -> None:

@@ -16,13 +16,11 @@ import grpc
 import structlog
 
 from quorum.errors import ConfigError
-from quorum.replication.network.tls import end_of, shake_hands
+from quorum.replication.network.tls import OUT_OF_DATE, end_of, shake_hands
 
 CLIENT_FILES = ("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
 PEER_FILES = ("peers_certificate_file", "peers_key_file", "peers_ca_file")
 """Keys of the configuration: a certificate, its private key, and the authorities of the other end."""
-OUT_OF_DATE = (9, 10)
-"""OpenSSL's codes for a certificate that is not valid yet, or no more."""
 
 T = TypeVar("T")
 Seen = tuple[tuple[int, int, int], ...]

@@ -15,7 +15,7 @@ from quorum.log.files import File, Files, commit_file, temporary_file, write_ful
 from quorum.log.journal import Journal
 from quorum.log.maintenance.examining import Finding, Findings, Remedy, examine_file, index_defect
 from quorum.log.segment_files.index import Sealed
-from quorum.log.segment_files.segments import HEADER_BLOCK, Segment
+from quorum.log.segment_files.segments import HEADER_BLOCK, Segment, write_first_block
 from quorum.log.snapshots.snapshot_files import parse_name
 from quorum.log.writer import Writer
 
@@ -30,11 +30,11 @@ def restore(files: Files, remedy: Remedy, segment: Segment, end: int) -> None:
     if remedy is Remedy.NAME:
         _copy_back(files, segment, end)
         return
+    if remedy is Remedy.BLOCK:
+        write_first_block(files, segment)
+        return
     with closing(files.open(segment.path, writable=True)) as file:
-        if remedy is Remedy.LENGTH:
-            file.allocate(end)  # lost bytes read as zeros, which are no record
-        else:
-            write_fully(file, [segment.header.encode()], 0)
+        file.allocate(end)  # lost bytes read as zeros, which are no record
         file.sync()
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class Segment:
         self.stamp = Stamp(header.file_id)
         self.holders = 1
         """Guarded by the log's lock; the log itself is one holder."""
+        self.block_damage: Damage | None = None
+        """Of its first block when it was opened. The header is then the manifest's."""
         self.is_replaced = False
         """A collection has replaced it: the file is removed when it is closed."""
 
@@ -170,8 +173,20 @@ def create_segment(
     return Segment(path, header, file)
 
 
+def write_first_block(files: Files, segment: Segment) -> None:
+    """Write a sealed segment's first block again, durably."""
+    with closing(files.open(segment.path, writable=True)) as file:
+        write_fully(file, [segment.header.encode()], 0)
+        file.sync()
+
+
 def open_segment(files: Files, directory: Path, listed: Listed, *, writable: bool) -> Segment:
-    """Open the file of a listed segment; LogDamaged if it is missing, too short, or not the one listed."""
+    """Open the file of a listed segment; LogDamaged if it is missing, too short, or not the one listed.
+
+    If only the first block of a sealed segment is bad, it is opened all the same, with `block_damage`: the manifest has
+    everything in the block but the allocated length, which counts no more. Each record proves by its CRC that it is of
+    this file. The active segment needs its allocated length.
+    """
     path = segment_path(directory, listed.number)
     try:
         file = files.open(path, writable=writable)
@@ -180,7 +195,7 @@ def open_segment(files: Files, directory: Path, listed: Listed, *, writable: boo
             Damage(str(path), 0, listed.first_lsn, "the manifest lists this file, but it is missing")
         ) from None
     try:
-        header = decode_header(file.pread(HEADER_BLOCK, 0), path)
+        header, damage = _read_header(file, path, listed)
         size = file.size()
         if (header.number, header.file_id, header.first_lsn) != (
             listed.number,
@@ -196,4 +211,21 @@ def open_segment(files: Files, directory: Path, listed: Listed, *, writable: boo
     except BaseException:
         file.close()
         raise
-    return Segment(path, header, file)
+    segment = Segment(path, header, file)
+    segment.block_damage = damage
+    return segment
+
+
+def _read_header(file: File, path: Path, listed: Listed) -> tuple[SegmentHeader, Damage | None]:
+    """The header in the first block. If a sealed segment's block is bad: the manifest's, and the damage."""
+    try:
+        return decode_header(file.pread(HEADER_BLOCK, 0), path), None
+    except LogDamaged as error:
+        damage = error.damages[0]
+        if listed.end is None:
+            raise
+    except OSError as error:
+        damage = Damage(str(path), 0, None, f"the segment's first block cannot be read: {error}")
+        if listed.end is None:
+            raise
+    return SegmentHeader(listed.number, listed.first_lsn, listed.end, listed.file_id), damage

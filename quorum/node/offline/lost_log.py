@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from quorum.log import Log, LogDamaged
+from quorum.log.maintenance.examining import Remedy
 from quorum.log.segment_files.manifest import MANIFEST
 from quorum.node.replica.bootstrap import quarantine
 
@@ -35,13 +36,16 @@ def open_log(data_dir: Path, *, groups: int, has_begun: bool, has_others: bool, 
         logger.error("log missing", directory=str(directory))
         begin_again(data_dir, groups, **options)
     try:
-        return Log.open(directory, **options)
+        log = Log.open(directory, **options)
     except LogDamaged as error:
         if not has_others:
             raise
         logger.error("log damaged beyond repair on this member", error=str(error))
         begin_again(data_dir, groups, **options)
         return Log.open(directory, **options)
+    for damage in log.block_damages:
+        logger.error("file damaged", finding=f"{damage}; {Remedy.BLOCK.value}")
+    return log
 
 
 def begin_again(data_dir: Path, groups: int, **options: Any) -> None:

@@ -58,12 +58,14 @@ START = (
     "start it while all other members run and are well: it sets aside what it cannot use, takes everything from the "
     "others, and votes again when it has it; a cluster's only member cannot, and needs a backup"
 )
+BLOCK = "start it: it writes the segment's first block again"
 EXAMINE = "examine the disk first; if it is good, start the member, else replace it (quorum cluster replace)"
 SNAPSHOT = (
     "start it while all other members run: it uses another snapshot, or takes the state from another member"
 )
 NO_MANIFEST = "the list of segments cannot be read: it is unknown which records are valid"
 LOST_PROMISE = "this member may have voted for or acknowledged what it no longer knows"
+NOTHING_LOST = "the list of segments has what this block had"
 NOT_SERVED = "these messages cannot be read from this member"
 
 
@@ -276,8 +278,11 @@ class _Checker:
         last_lsn, end, stated = item.first_lsn - 1, HEADER_BLOCK, item.first_lsn - 1
         bad: tuple[int, str, RecordInfo] | None = None
         try:
-            open_segment(self._files, self._log, item, writable=False).file.close()
-            for record in inspect(path, self._files):
+            segment = open_segment(self._files, self._log, item, writable=False)
+            segment.file.close()
+            if segment.block_damage is not None:
+                self._find(path, 0, segment.block_damage.reason, NOTHING_LOST, BLOCK)
+            for record in inspect(path, self._files, file_id=item.file_id):
                 if item.end is not None and record.offset >= item.end:
                     break  # records after the end of a sealed segment are not valid
                 stated = max(stated, record.synced)

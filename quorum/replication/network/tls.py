@@ -20,6 +20,8 @@ from quorum.replication.network.wire import Part
 
 RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
+OUT_OF_DATE = (9, 10)
+"""OpenSSL's codes for a certificate that is not valid yet, or no more."""
 
 
 class TlsChannel:
@@ -147,7 +149,11 @@ class _Content:
 @dataclass
 class TlsSecurity:
     """The certificates of this member and the cluster's authority, all in PEM. Renewed files are used for new
-    connections. OSError or ssl.SSLError if the first ones cannot be used."""
+    connections. OSError or ssl.SSLError if the first ones cannot be used.
+
+    Renewed files are not used if members with them would refuse each other, and those in use are right. So a member
+    keeps a pair that fits while only the certificate, or only the authority, is a new one. The dates of the new
+    certificate do not count, because it may become valid."""
 
     certificate: Path
     key: Path
@@ -164,6 +170,7 @@ class TlsSecurity:
         """Read these files. The result takes them, and says whether they differ from those in use. Any thread. OSError
         as for a new one."""
         fresh = TlsSecurity(certificate, key, authority)
+        fresh._require_fitting(fresh._content, self._content)
 
         def take() -> bool:
             with self._lock:
@@ -197,11 +204,28 @@ class TlsSecurity:
                 if seen == self._seen:
                     return
                 self._seen = seen
-                self._content = self._read()
+                fresh = self._read()
+                self._require_fitting(fresh, self._content)
+                self._content = fresh
         except OSError as error:
             structlog.get_logger().error("renewed certificates for members are not used", error=str(error))
         else:
             structlog.get_logger().info("certificates for members renewed", certificate=str(self.certificate))
+
+    def _require_fitting(self, fresh: _Content, before: _Content) -> None:
+        """OSError if members with the fresh content would refuse each other, and not with the one before."""
+        wrong = _why_refused(fresh)
+        if wrong is None or _why_refused(before) is not None:
+            return
+        if isinstance(wrong, ssl.SSLCertVerificationError):
+            if wrong.verify_code in OUT_OF_DATE:
+                return
+            reason = wrong.verify_message.rstrip(".")
+        else:
+            reason = str(wrong)
+        raise OSError(
+            f"members would refuse {self.certificate} with the authority {self.authority}: {reason}"
+        )
 
     def _look(self) -> tuple[tuple[int, int, int], ...]:
         found = [file.stat() for file in (self.certificate, self.key, self.authority)]
@@ -225,6 +249,15 @@ class TlsSecurity:
         context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
         context.load_verify_locations(self.authority)
         return context
+
+
+def _why_refused(content: _Content) -> OSError | None:
+    """Why two members with this content would refuse each other; None if they would not."""
+    try:
+        shake_hands(*content.contexts)
+    except OSError as error:
+        return error
+    return None
 
 
 def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> None:

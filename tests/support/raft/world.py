@@ -288,3 +288,14 @@ class RealLogWorld(World):
     def cut_power(self, node: Node, chance: random.Random | None) -> None:
         disk = self.real_disks[node.name]
         disk.power_cut((chance or random.Random(0)).randrange(1 << 30))
+
+
+def behind(world: World) -> Node:
+    """n3 misses 30 entries that a snapshot of the leader covers."""
+    world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", *(b"%d" % number + b"." * 40 for number in range(30)))
+    world.run(0.3, "n1", "n2")
+    world.nodes["n1"].snapshot()
+    world.nodes["n2"].snapshot()
+    return world.nodes["n3"]
