@@ -21,6 +21,12 @@ def bodies(world: World, queue: str = "q") -> list[bytes]:
     return [message.body for message in world.cluster.queues[queue].ready.values()]
 
 
+async def bind_key_to_q(client: quorum.Client) -> None:
+    """An exchange that routes this key to the queue q."""
+    await client.declare_exchange("e")
+    await client.bind("e", "q", "key")
+
+
 @on_cluster()
 async def test_a_transaction_counts_at_its_end(world: World) -> None:
     world.cluster.declare("other")
@@ -417,6 +423,8 @@ async def test_settlements_are_sent_before_the_commit_and_with_its_number(world:
 def test_the_blocking_client_has_transactions() -> None:
     @on_cluster()
     async def scenario(world: World) -> None:
+        async with quorum.connect(world.url) as client:
+            await bind_key_to_q(client)
         await asyncio.to_thread(blocking, world)
 
     def blocking(world: World) -> None:
@@ -427,9 +435,43 @@ def test_the_blocking_client_has_transactions() -> None:
             tx = client.transaction()
             tx.publish("q", b"three")
             tx.rollback()
-        assert bodies(world) == [b"one", b"two"]
+            assert bodies(world) == [b"one", b"two"]
+            with client.transaction() as tx:
+                tx.publish_to("e", "key", b"three")
+                tx.publish_batch_to("e", ["key", "key"], [b"four", b"five"])
+            messages = client.get("q", 5)
+            tx = client.transaction()
+            tx.settle(messages[0])
+            tx.return_(messages[1])
+            tx.discard(messages[2])
+            tx.modify(messages[3], delivery_failed=True)
+            tx.modify(messages[4], undeliverable_here=True)
+            tx.commit()
+        queue = world.cluster.queues["q"]
+        assert queue.settled == [1]
+        assert queue.discarded == [3, 5]
+        assert [(each.body, each.failed) for each in queue.ready.values()] == [(b"two", 0), (b"four", 1)]
 
     scenario()
+
+
+@on_cluster(nodes=1)
+async def test_each_message_of_a_transaction_goes_where_its_caller_says(world: World) -> None:
+    world.cluster.declare("other")
+    async with quorum.connect(world.url) as client:
+        await bind_key_to_q(client)
+        async with client.transaction() as tx:
+            await tx.publish_batch(["other", "q"], [b"1", b"2"])
+            await tx.publish_to("e", "key", b"3", mandatory=True)
+            await tx.publish_to("e", "nobody", b"4")
+            await tx.publish_batch_to("e", ["nobody", "key"], [b"5", b"6"])
+            await tx.publish_batch_to("e", "key", [b"7", b"8"])
+        assert (bodies(world, "other"), bodies(world)) == ([b"1"], [b"2", b"3", b"6", b"7", b"8"])
+        tx = client.transaction()
+        await tx.publish_to("e", "nobody", b"9", mandatory=True)
+        with pytest.raises(RolledBack) as caught:
+            await tx.commit()
+        assert caught.value.reason == "UNROUTABLE"
 
 
 @on_cluster()
