@@ -466,6 +466,8 @@ async def test_each_message_of_a_transaction_goes_where_its_caller_says(world: W
             await tx.publish_to("e", "nobody", b"4")
             await tx.publish_batch_to("e", ["nobody", "key"], [b"5", b"6"])
             await tx.publish_batch_to("e", "key", [b"7", b"8"])
+        with pytest.raises(UsageError, match="the transaction is over"):
+            await tx.publish_to("e", "key", b"late")
         assert (bodies(world, "other"), bodies(world)) == ([b"1"], [b"2", b"3", b"6", b"7", b"8"])
         tx = client.transaction()
         await tx.publish_to("e", "nobody", b"9", mandatory=True)

@@ -5,7 +5,25 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from fifo.commands import Address, Origin, Purge, Wake
+import pytest
+
+from fifo.commands import (
+    NODE,
+    UNKNOWN,
+    Address,
+    CloseSession,
+    Commit,
+    Decide,
+    Enqueue,
+    InTransaction,
+    Operation,
+    Origin,
+    Prepare,
+    Purge,
+    RegisterProducer,
+    Settle,
+    Wake,
+)
 from fifo.effects import Done, Ok, Refused
 from quorum.node.sessions.conversation import Conversation, Session
 from quorum.node.wire.operations import Command, command_parts, encode
@@ -20,9 +38,12 @@ def conversation() -> Conversation:
     return talk
 
 
+def decoded(operations: list[bytes]) -> list[Operation]:
+    return Command(b"".join(command_parts(operations, 0, 1))).decode()
+
+
 def numbers(operations: list[bytes]) -> list[int]:
-    decoded = Command(b"".join(command_parts(operations, 0, 1))).decode()
-    return [each.origin.n for each in decoded if each.origin is not None]
+    return [each.origin.n for each in decoded(operations) if each.origin is not None]
 
 
 def sent_again(talk: Conversation) -> list[bytes]:
@@ -90,6 +111,26 @@ def test_closing_tells_every_group_and_is_finished_when_all_have_heard() -> None
     session.conversations[1].answer(1, Ok())
     session.conversations[2].answer(1, Ok())
     assert session.is_finished()
+
+
+@pytest.mark.parametrize(
+    ("owner", "kept"), [(UNKNOWN, [RegisterProducer, Settle]), (NODE, [RegisterProducer])]
+)
+def test_a_session_that_closes_keeps_its_settlements_but_no_batch_and_no_part_of_a_transaction(
+    owner: int, kept: list[type]
+) -> None:
+    """The client said the settlement, and has closed without an outcome of the publish."""
+    session = Session(1, b"p" * 16, 1, ADDRESS, owner)
+    talk = session.conversation(1)
+    settlement, publish = Settle(1, "c", 5, ((1, 1),)), Enqueue(1, 1, 1, 1, 4)
+    talk.number(settlement, "settled")
+    talk.number(publish, "published", b"body")
+    for command in (InTransaction(1, settlement), Commit(1), Prepare(2, 1, 1, 1), Decide(3, 1, 1, (2,))):
+        talk.number(command, "in a transaction")
+    session.close()
+    empty = [Wake] * (7 - len(kept))
+    assert [type(each.command) for each in decoded(sent(talk))] == [*kept, *empty, CloseSession]
+    assert [talk.answer(n, Ok()) for n in range(8)] == [(True, None)] * 8, "nobody waits any more"
 
 
 def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:
