@@ -130,6 +130,45 @@ async def test_a_transaction_that_is_lost_with_its_stream_keeps_no_later_one_wai
         assert bodies(world) == [b"two"] * MAX_TRANSACTIONS
 
 
+@on_cluster(nodes=1)
+async def test_a_transaction_waits_while_the_numbers_of_others_are_too_far_apart(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        oldest = client.transaction()
+        await oldest.publish("q", b"oldest")
+        for _ in range(MAX_TRANSACTIONS - 1):
+            async with client.transaction() as tx:
+                await tx.publish("q", b"other")
+        waiting, hasty = client.transaction(), client.transaction(timeout_ms=LIMIT_MS)
+        waits = asyncio.create_task(waiting.publish("q", b"waiting"))
+        gives_up = asyncio.create_task(hasty.publish("q", b"hasty"))
+        await eventually(lambda: not client._live().transactions._ended.is_set(), "both wait")
+        world.pass_limit()
+        with pytest.raises(TimedOut, match="no transaction could begin"):
+            await gives_up
+        assert not waits.done()
+        await oldest.commit()
+        await waits
+        await waiting.commit()
+        assert bodies(world)[-2:] == [b"oldest", b"waiting"]
+
+
+@on_cluster()
+async def test_a_commit_without_an_answer_is_unknown_if_the_service_has_forgotten_the_client(
+    world: World,
+) -> None:
+    """Under another identity, the service would know nothing of the transaction, and refuse it."""
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        world.nodes[0].muted = True
+        committing = asyncio.create_task(tx.commit())
+        await eventually(lambda: bodies(world) == [b"one"], "it counts")
+        world.nodes[0].muted = False
+        world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
+        with pytest.raises(OutcomeUnknown, match="has forgotten this client"):
+            await committing
+
+
 @on_cluster()
 async def test_a_commit_whose_answer_was_lost_is_sent_again_and_counts_once(world: World) -> None:
     async with quorum.connect(world.url) as client:

@@ -103,6 +103,8 @@ class FakeCluster:
         self.max_unconfirmed_seen = 0
         self.publish_requests: list[tuple[int, int, int]] = []  # epoch, first, lowest unconfirmed
         self.dispositions: list[Any] = []
+        self.attaches: list[Any] = []
+        self.browses: list[Any] = []
         self._held_confirms: list[tuple[FakeStream, int, int]] = []
         self._last_id = 0
 

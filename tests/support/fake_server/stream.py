@@ -158,6 +158,7 @@ class FakeStream:
             self.reject(request.first_sequence, request.first_sequence + count - 1, refusal)
 
     def _attach(self, request: Any) -> None:
+        self.cluster.attaches.append(request)
         if self.cluster.holds_attaches:
             self.cluster.held_attaches.append(lambda: self._attach(request))
             return
