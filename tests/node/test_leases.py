@@ -50,6 +50,17 @@ def test_a_leader_holds_its_own_lease_by_a_majority() -> None:
     assert one.held_until(1, leader=1, term=5) == 1_500 + LEASE
 
 
+def test_a_leader_counts_only_those_that_follow_it_in_its_term() -> None:
+    one = leases()
+    one.answered(2, answer(1_000, leader=1, term=4))
+    one.answered(3, answer(1_000, leader=3))
+    assert one.held_until(1, leader=1, term=5) == 0
+    assert not one.may_grant(1, 5, 1_000)
+    one.answered(2, answer(1_100, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 1_100 + LEASE
+    assert one.may_grant(1, 5, 1_100)
+
+
 def test_with_five_members_a_leader_needs_two_others() -> None:
     one = leases(peers=(2, 3, 4, 5))
     one.answered(2, answer(1_000, leader=1))

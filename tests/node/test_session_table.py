@@ -11,7 +11,13 @@ from fifo.commands import Address, Origin, Wake
 from fifo.effects import Deliver, Done, Effect, Notify, Ok, Refused
 from quorum.node import events as ev
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
-from quorum.node.sessions.session_table import RESEND_GAP_MS, SessionTable
+from quorum.node.sessions.session_table import (
+    LINK_BYTES,
+    MOST_LINK_BYTES,
+    RESEND_GAP_MS,
+    SessionTable,
+    _has_room,
+)
 from support.counted_lines import count_lines
 
 P = bytes(15) + b"\x01"
@@ -119,8 +125,10 @@ def test_nothing_is_taken_from_a_session_that_has_ended() -> None:
     table.close(ev.EndSession(1), 0)
     table.send_submitted(0)
     before = list(routes.sent)
-    submit(table, 1)
-    table.close(ev.EndSession(1), 0)
+    for number in (1, 9):
+        table.submit(ev.Submit(number, 7, Wake(), "token"), 0)
+        table.withdraw(ev.Withdraw(number, 7, "token"), 0)
+        table.close(ev.EndSession(number), 0)
     table.send_submitted(0)
     assert routes.sent == before
 
@@ -203,3 +211,101 @@ def test_only_another_number_of_the_node_restarts_its_sessions() -> None:
     assert ended(table) == [(1, "resync")]
     table.open(ev.OpenSession(2, P, 2), 0)
     assert table.by_number[2].address == Address(4, 1, 2)
+
+
+def test_the_end_of_this_process_in_a_group_ends_the_older_sessions_that_use_the_group() -> None:
+    table = table_with_sessions(Routes(), 3)
+    for number, group in ((1, 7), (2, 8)):
+        table.submit(ev.Submit(number, group, Wake(), None), 0)
+    table.declared_down(7, 1)
+    assert ended(table) == [(1, "node_down")]
+    table.open(ev.OpenSession(4, b"q" * 16, 1), 0)
+    assert table.by_number[4].address == Address(1, 2, 4), "a new name of the process"
+    table.submit(ev.Submit(4, 7, Wake(), None), 0)
+    table.declared_down(7, 1)
+    assert ended(table) == []
+    table.declared_down(7, 2)
+    assert ended(table) == [(4, "node_down")]
+
+
+def test_the_sessions_that_use_a_group_begin_again_after_its_answers_were_missed() -> None:
+    table = table_with_sessions(Routes(), 3)
+    for number, group in ((1, 7), (2, 8)):
+        table.submit(ev.Submit(number, group, Wake(), None), 0)
+    table.answers_missed(7)
+    assert ended(table) == [(1, "resync")]
+
+
+@pytest.mark.parametrize(
+    ("refused", "is_declared_down", "reason"),
+    [
+        ("fenced", False, "fenced"),
+        ("fenced", True, "node_down"),
+        ("expired", True, "expired"),
+        ("not_registered", False, "expired"),
+    ],
+)
+def test_a_session_ends_when_a_group_refuses_its_epoch_and_the_other_groups_hear_of_it(
+    refused: str, is_declared_down: bool, reason: str
+) -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    for group in (7, 8):
+        table.submit(ev.Submit(1, group, Wake(), "token"), 0)
+        table.send_submitted(0)
+        table.reply(group, Origin(P, 1, 0), Ok(), 0)
+    if is_declared_down:
+        table.declared_down(9, 1)
+    routes.sent.clear()
+    table.reply(7, Origin(P, 1, 1), Refused(refused, ""), 0)
+    assert ended(table) == [(1, reason)]
+    assert table._in_flight["n2"][7] == 0
+    table.reply(7, Origin(P, 1, 1), Ok(), 0)
+    for group in (7, 8):
+        table.resend_overdue(group, 0)
+    assert routes.sent == [(8, 1)], "the end"
+    for n in (1, 2):
+        table.reply(8, Origin(P, 1, n), Ok(), 0)
+    assert not table.by_number
+    assert table._outputs.take() == [], "nobody waits for these answers"
+
+
+def test_a_session_that_is_over_everywhere_is_forgotten_with_its_epoch() -> None:
+    table = table_with_sessions(Routes(), 1)
+    table.close(ev.EndSession(1), 0)
+    assert not table.by_number
+    table.open(ev.OpenSession(2, P, 1), 0)
+    assert ended(table) == []
+    table.submit(ev.Submit(2, 7, Wake(), None), 0)
+    table.close(ev.EndSession(2), 0)
+    for n in range(3):
+        table.reply(7, Origin(P, 1, n), Ok(), 0)
+    assert not table.by_number
+    table.open(ev.OpenSession(3, P, 1), 0)
+    assert ended(table) == []
+
+
+def test_operations_are_not_overdue_while_the_group_answers() -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    table.reply(7, Origin(P, 1, 0), Ok(), RESEND_AFTER_MS)
+    table.resend_overdue(7, 2 * RESEND_AFTER_MS)
+    assert routes.sent == [(7, 2)]
+    table.resend_overdue(7, 2 * RESEND_AFTER_MS + 1)
+    assert routes.sent == [(7, 2), (7, 1)]
+
+
+@pytest.mark.parametrize(
+    ("total", "own", "size", "has_room"),
+    [
+        (0, 0, 2 * MOST_LINK_BYTES, True),
+        (1, 0, MOST_LINK_BYTES - 1, True),
+        (1, 0, MOST_LINK_BYTES, False),
+        (100, 60, LINK_BYTES - 160, True),
+        (100, 60, LINK_BYTES - 159, False),
+    ],
+)
+def test_the_room_on_the_way_to_a_leader(total: int, own: int, size: int, has_room: bool) -> None:
+    """A group may have as many bytes under way as it leaves free."""
+    assert _has_room(total, own, size) is has_room
