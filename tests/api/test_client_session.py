@@ -611,6 +611,37 @@ def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Dispo
     on_node(scenario)
 
 
+def test_a_consumer_or_get_that_is_wrong_does_not_reach_the_group() -> None:
+    async def scenario(node: Node) -> None:
+        bills = CatalogQueue(8, "bills", 1, (), c.QueueConfig("bills"))
+        node.say(ev.CatalogChanged((bills,), (), (), 9, 0, 1, 0, (1,)))
+        await node.attach()
+        consumers = node.session.consumers
+        longest = "\xe9" * 127 + "x"
+        before = len(node.submitted)
+        for tag, name, reason in (
+            ("", "orders", "bad_argument"),
+            (longest + "x", "orders", "bad_argument"),
+            ("c", "bills", "in_use"),
+        ):
+            await consumers.attach(2, tag, name, None, 10)
+            [failed] = node.told()
+            assert isinstance(failed, Failed)
+            assert failed.why.reason == reason
+        for number in (0, 11):
+            await consumers.get(3, "orders", number, settled=False)
+            [failed] = node.told()
+            assert isinstance(failed, Failed)
+            assert failed.why.reason == "bad_argument"
+        assert len(node.submitted) == before
+        assert list(consumers.by_tag) == ["c"]
+        await consumers.attach(4, longest, "orders", None, 10)
+        await consumers.get(5, "orders", 10, settled=False)
+        assert len(node.submitted) == before + 2
+
+    on_node(scenario)
+
+
 def test_a_refusal_quotes_only_the_beginning_of_a_tag_or_name() -> None:
     async def scenario(node: Node) -> None:
         await node.attach("\x01" * 255)
@@ -875,6 +906,19 @@ def test_what_the_service_ends_is_told_with_a_code() -> None:
         with pytest.raises(StatusError) as ended:
             await anext(node.session.outcomes())
         assert ended.value.status.code == Code.UNAVAILABLE
+
+    on_node(scenario)
+
+
+def test_a_session_that_a_group_has_fenced_ends_and_delivers_nothing_more() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        node.say(ev.Notified(node.session.number, Notify(ADDRESS, 0, "", 0, "fenced")))
+        node.deliver("c", 5)
+        with pytest.raises(StatusError) as ended:
+            await anext(node.session.outcomes())
+        assert ended.value.status.reason == "session_fenced"
+        assert node.hub.delivering.of(9, node.session) == 0
 
     on_node(scenario)
 

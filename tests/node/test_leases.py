@@ -175,6 +175,14 @@ def test_after_a_catalog_without_lease_times_a_successor_waits_for_the_largest_t
     assert found.settled().awaited == LeaseTimes(LEASE, STEP_DOWN)
 
 
+def test_a_node_knows_its_own_lease_times_and_those_that_the_others_have_named() -> None:
+    one = leases()
+    one.revisions[2] = 7
+    assert [one.revision_of(node) for node in (1, 2, 3)] == [one.revision, 7, 0]
+    assert one.revision > 0
+    assert Leases(1, (2, 3)).revision_of(1) == 0
+
+
 def test_frames_survive_the_wire() -> None:
     beat = Heartbeat(1, 2, 3, lease_revision=4)
     assert Heartbeat.decode(beat.encode()) == beat

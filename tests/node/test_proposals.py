@@ -8,7 +8,7 @@ from fifo.commands import NodeDown, Wake
 from quorum.node.replica import replica
 from quorum.node.replica.proposals import Proposals
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
-from quorum.node.wire.operations import encode
+from quorum.node.wire.operations import COMMAND_BYTES, MAX_OPERATIONS, encode
 from support.members.cluster import Cluster, Session
 
 WAKE = encode(Wake(), None)
@@ -25,6 +25,22 @@ def test_bytes_are_in_flight_until_their_entry_is_taken() -> None:
     for index, left in ((4, 123), (5, 23), (6, 23), (7, 3), (9, 0)):
         proposals.taken(index)
         assert proposals.in_flight_bytes == left
+
+
+def test_an_entry_has_a_limited_number_of_bytes_and_operations() -> None:
+    proposals = Proposals()
+    third = bytes(COMMAND_BYTES // 3)
+    for operations, taken in (
+        ([third] * 2 + [third + b"x"] + [third], [3, 1]),
+        ([third] * 2 + [third + b"xx"] + [third], [2, 2]),
+        ([bytes(2 * COMMAND_BYTES), third], [1, 1]),
+        ([WAKE] * (MAX_OPERATIONS + 2), [MAX_OPERATIONS, 2]),
+    ):
+        proposals.add(operations)
+        for count in taken:
+            found, size = proposals.next_entry()
+            assert (len(found), size) == (count, sum(map(len, found)))
+        assert not proposals.pending
 
 
 def test_nothing_of_an_earlier_term_is_waited_for() -> None:

@@ -125,6 +125,8 @@ def test_nothing_is_taken_from_a_session_that_has_ended() -> None:
     table.close(ev.EndSession(1), 0)
     table.send_submitted(0)
     before = list(routes.sent)
+    for group, producer in ((9, P), (7, b"q" * 16)):
+        table.reply(group, Origin(producer, 1, 0), Ok(), 0)
     for number in (1, 9):
         table.submit(ev.Submit(number, 7, Wake(), "token"), 0)
         table.withdraw(ev.Withdraw(number, 7, "token"), 0)
@@ -161,7 +163,7 @@ def test_operations_are_sent_again_at_once_after_one_was_lost_but_not_for_each_r
 
 def test_operations_go_to_a_new_leader_only_from_the_first_unanswered_one_on() -> None:
     routes = Routes()
-    table = table_with_sessions(routes, 1)
+    table = table_with_sessions(routes, 2)
     submit(table, 1)
     routes.leader = "n3"
     submit(table, 1)
@@ -267,6 +269,8 @@ def test_a_session_ends_when_a_group_refuses_its_epoch_and_the_other_groups_hear
     for n in (1, 2):
         table.reply(8, Origin(P, 1, n), Ok(), 0)
     assert not table.by_number
+    table.resend_overdue(7, RESEND_AFTER_MS + 1)
+    assert table._in_flight["n2"].total() == 0
     assert table._outputs.take() == [], "nobody waits for these answers"
 
 
