@@ -12,6 +12,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Deliver, Notify, Ok, Refused, Run
+from fifo.group_machine import MAX_CLIENT_SEQUENCE
 from fifo.limits import PRODUCTION
 from quorum.api.hub import raft_thread
 from quorum.api.hub.deliveries import DeliveredBatch
@@ -309,7 +310,8 @@ def test_batches_that_nobody_decides_fill_the_session_and_are_given_back_with_it
         (5, 1, 0, "lowest_unconfirmed 0; allowed: 1..5"),
         (5, 1, 6, "lowest_unconfirmed 6; allowed: 1..5"),
         (PRODUCTION.window, 2, 1, "may be unconfirmed"),
-        ((1 << 64) - 2, 3, 1, "a producer's numbers end at"),
+        (MAX_CLIENT_SEQUENCE - 3, 4, MAX_CLIENT_SEQUENCE - 3, "a producer's numbers end at"),
+        (MAX_CLIENT_SEQUENCE - 3, 3, MAX_CLIENT_SEQUENCE - 3, ""),
         (5, 1, 5, ""),
         (PRODUCTION.window, 1, 1, ""),
     ],
@@ -373,6 +375,28 @@ def test_consumers_that_were_cancelled_do_not_use_up_a_session(monkeypatch: pyte
         node.answer(AttachedReply(6), 1)
         assert node.told() == [Attached(5, "c", 6)]
         assert list(consumers.by_tag) == ["a", "c"]
+
+    on_node(scenario)
+
+
+def test_a_refused_request_to_attach_leaves_the_other_one_of_its_consumer() -> None:
+    async def scenario(node: Node) -> None:
+        consumers = node.session.consumers
+        await consumers.attach(1, "c", "orders", None, 10)
+        await consumers.attach(2, "c", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"), 0)
+        node.answer(AttachedReply(5), 1)
+        failed, attached = node.told()
+        assert isinstance(failed, Failed) and failed.request_id == 1
+        assert attached == Attached(2, "c", 5)
+        node.deliver("c", 5)
+        assert [type(each) for each in node.told()] == [DeliveredBatch]
+        await consumers.attach(3, "c", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"))
+        assert list(consumers.by_tag) == ["c"], "it is attached as before"
+        await consumers.attach(4, "d", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"))
+        assert list(consumers.by_tag) == ["c"]
 
     on_node(scenario)
 
@@ -965,6 +989,16 @@ def test_an_outbox_counts_what_waits_and_nothing_once_it_is_taken() -> None:
     assert [type(each) for each in taken] == [Done, Failed, Confirms, PendingDelivery]
     assert (len(outbox), outbox.size_bytes) == (0, 0)
     assert not outbox.is_owed
+
+
+def test_a_delivery_that_waits_takes_memory_for_its_runs_and_its_counts_of_failures() -> None:
+    runs = tuple(Run(number, 1, 5, 0, 0) for number in (1, 3))
+    deliver = Deliver(ADDRESS, 7, "c", 5, 1, runs)
+    sizes = [
+        PendingDelivery(GROUP, replace(deliver, delivery_counts=counts), 0).size_bytes
+        for counts in ((), ((0, 1),), ((0, 1), (1, 1)))
+    ]
+    assert 0 < 2 * (sizes[1] - sizes[0]) == sizes[2] - sizes[0] < sizes[0]
 
 
 def test_many_refusals_are_cut_into_several_confirms() -> None:

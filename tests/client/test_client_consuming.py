@@ -669,6 +669,35 @@ async def test_draining_ends_the_iteration_after_what_is_there(world: World) -> 
     assert settled(world) == seen
 
 
+@on_cluster(nodes=1)
+async def test_a_drained_consumer_has_ended_when_its_stream_is_lost(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        consumer = client.consume("q", consumer_tag="c")
+        await consumer.drain()
+        await eventually(lambda: consumer.is_drained, "drained")
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count == 1, "another stream")
+        assert [message async for message in consumer] == []
+        assert len(world.cluster.attaches) == 1, "what arrived later is not for it"
+        async with client.consume("q", consumer_tag="c") as other:
+            assert len(await take(other, 2)) == 2
+
+
+@on_cluster(nodes=1)
+async def test_what_was_got_is_void_when_its_stream_is_lost(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 1)
+        [message] = await client.get("q")
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count == 1, "another stream")
+        with pytest.raises(VoidDelivery):
+            await client.settle(message)
+        [again] = await client.get("q")
+        await client.settle(again, wait=True)
+    assert settled(world) == [1]
+
+
 @on_cluster()
 async def test_a_consumer_tag_is_used_once_in_a_client(world: World) -> None:
     async with quorum.connect(world.url) as client, client.consume("q", consumer_tag="c"):
@@ -744,7 +773,9 @@ async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
         assert not world.cluster.queues["q"].ready
         for response in held:
             answer(**response)
-        await eventually(lambda: len(world.cluster.queues["q"].ready) == 2, "given back")
+        queue = world.cluster.queues["q"]
+        await eventually(lambda: len(queue.ready) == 2, "given back")
+        assert [message.failed for message in queue.ready.values()] == [0, 0]
 
 
 @on_cluster()
