@@ -350,6 +350,8 @@ async def test_a_commit_that_is_under_way_is_not_begun_again(node: Node) -> None
     assert await node.answers() == {5: "", 6: "", 7: "BAD_ARGUMENT"}
     assert node.kinds(1) == ["Decide", "Finished"]
     assert (node.ready("a"), node.ready("far")) == (1, 1)
+    node.session.transactions.commit(8, 1)
+    assert await node.answers() == {8: ""}, "the groups know it still"
 
 
 @on_node
