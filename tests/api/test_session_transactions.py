@@ -109,15 +109,18 @@ class Node:
                 ]
 
     def answer(self) -> dict[int, str]:
-        """The reasons of the requests that were answered, "" for Done."""
+        """The reasons of the requests that were answered, "" for Done. Each is answered once."""
         waiting, self.waiting = self.waiting, []
         self.hub._dispatch(waiting)
         found: dict[int, str] = {}
         for item in self.session.outbox.take():
+            told: dict[int, str] = {}
             if isinstance(item, Done):
-                found |= dict.fromkeys(item.request_ids, "")
+                told = dict.fromkeys(item.request_ids, "")
             elif isinstance(item, Failed):
-                found[item.request_id] = item.why.reason.upper()
+                told = {item.request_id: item.why.reason.upper()}
+            assert not found.keys() & told.keys()
+            found |= told
         return found
 
     async def answers(self) -> dict[int, str]:
@@ -280,6 +283,21 @@ async def test_a_transaction_over_several_groups_counts_in_all_of_them(node: Nod
     assert node.kinds(2) == node.kinds(3) == ["Prepare", "Finish"]
     assert not any(machine.decisions.are_waiting for machine in node.groups.values())
     assert not node.session._commands.undecided
+
+
+@on_node
+async def test_the_client_hears_at_once_that_the_last_group_has_finished(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    node.session.transactions.commit(5, 1)
+    for _ in range(30):
+        if "Finish" not in node.kinds(2):
+            assert node.answer() == {}
+            await asyncio.sleep(0)
+    node.session._commands.work.clear()  # all that was to be told is told
+    node.hub._dispatch(node.waiting)
+    node.waiting.clear()
+    await node.session._commands.work.wait()
+    assert node.answer() == {5: ""}
 
 
 @on_node
