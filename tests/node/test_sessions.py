@@ -166,7 +166,7 @@ def test_closing_tells_every_group_and_is_finished_when_all_have_heard() -> None
 def test_a_session_that_closes_keeps_its_settlements_but_no_batch_and_no_part_of_a_transaction(
     owner: int, kept: list[type]
 ) -> None:
-    """The client said the settlement, and has closed without an outcome of the publish."""
+    """The client has sent the settlement, and has closed without an outcome of the publish."""
     session = Session(1, b"p" * 16, 1, ADDRESS, owner)
     talk = session.conversation(1)
     settlement, publish = Settle(1, "c", 5, ((1, 1),)), Enqueue(1, 1, 1, 1, 4)
