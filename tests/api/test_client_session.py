@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Confirmed, Refused
+from fifo.effects import Confirmed, Notify, Refused
+from fifo.group_machine import MAX_CLIENT_SEQUENCE
 from fifo.limits import PRODUCTION
 from quorum.api.hub import raft_thread
 from quorum.api.session.client_session import ClientSession
@@ -21,7 +22,7 @@ from quorum.api.status import Code, StatusError
 from quorum.node import events as ev
 from quorum.node.wire.batches import messages
 from support.members.cluster import batch
-from support.members.session_node import GROUP, QUEUE, Node, holding, on_node
+from support.members.session_node import ADDRESS, GROUP, QUEUE, Node, holding, on_node
 
 # ---- settlements that nobody waits for
 
@@ -205,7 +206,8 @@ def test_batches_that_nobody_decides_fill_the_session_and_are_given_back_with_it
         (5, 1, 0, "lowest_unconfirmed 0; allowed: 1..5"),
         (5, 1, 6, "lowest_unconfirmed 6; allowed: 1..5"),
         (PRODUCTION.window, 2, 1, "may be unconfirmed"),
-        ((1 << 64) - 2, 3, 1, "a producer's numbers end at"),
+        (MAX_CLIENT_SEQUENCE - 3, 4, MAX_CLIENT_SEQUENCE - 3, "a producer's numbers end at"),
+        (MAX_CLIENT_SEQUENCE - 3, 3, MAX_CLIENT_SEQUENCE - 3, ""),
         (5, 1, 5, ""),
         (PRODUCTION.window, 1, 1, ""),
     ],
@@ -266,6 +268,19 @@ def test_what_the_service_ends_is_told_with_a_code() -> None:
         with pytest.raises(StatusError) as ended:
             await anext(node.session.outcomes())
         assert ended.value.status.code == Code.UNAVAILABLE
+
+    on_node(scenario)
+
+
+def test_a_session_that_a_group_has_fenced_ends_and_delivers_nothing_more() -> None:
+    async def scenario(node: Node) -> None:
+        await node.attach()
+        node.say(ev.Notified(node.session.number, Notify(ADDRESS, 0, "", 0, "fenced")))
+        node.deliver("c", 5)
+        with pytest.raises(StatusError) as ended:
+            await anext(node.session.outcomes())
+        assert ended.value.status.reason == "session_fenced"
+        assert node.hub.delivering.of(9, node.session) == 0
 
     on_node(scenario)
 

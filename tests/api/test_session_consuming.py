@@ -71,6 +71,28 @@ def test_consumers_that_were_cancelled_do_not_use_up_a_session(monkeypatch: pyte
     on_node(scenario)
 
 
+def test_a_refused_request_to_attach_leaves_the_other_one_of_its_consumer() -> None:
+    async def scenario(node: Node) -> None:
+        consumers = node.session.consumers
+        await consumers.attach(1, "c", "orders", None, 10)
+        await consumers.attach(2, "c", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"), 0)
+        node.answer(AttachedReply(5), 1)
+        failed, attached = node.told()
+        assert isinstance(failed, Failed) and failed.request_id == 1
+        assert attached == Attached(2, "c", 5)
+        node.deliver("c", 5)
+        assert [type(each) for each in node.told()] == [DeliveredBatch]
+        await consumers.attach(3, "c", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"))
+        assert list(consumers.by_tag) == ["c"], "it is attached as before"
+        await consumers.attach(4, "d", "orders", None, 10)
+        node.answer(Refused("limit", "too many consumers"))
+        assert list(consumers.by_tag) == ["c"]
+
+    on_node(scenario)
+
+
 def test_a_consumer_has_the_priority_that_its_client_wants() -> None:
     async def scenario(node: Node) -> None:
         await node.session.consumers.attach(1, "c", "orders", None, 10, -3)
@@ -301,6 +323,37 @@ def test_a_disposition_that_is_wrong_does_not_reach_the_group(disposition: Dispo
         with pytest.raises(AssertionError, match=problem):
             raise AssertionError(failed.why.message)
         assert len(node.submitted) == before
+
+    on_node(scenario)
+
+
+def test_a_consumer_or_get_that_is_wrong_does_not_reach_the_group() -> None:
+    async def scenario(node: Node) -> None:
+        bills = CatalogQueue(8, "bills", 1, (), c.QueueConfig("bills"))
+        node.say(ev.CatalogChanged((bills,), (), (), 9, 0, 1, 0, (1,)))
+        await node.attach()
+        consumers = node.session.consumers
+        longest = "\xe9" * 127 + "x"
+        before = len(node.submitted)
+        for tag, name, reason in (
+            ("", "orders", "bad_argument"),
+            (longest + "x", "orders", "bad_argument"),
+            ("c", "bills", "in_use"),
+        ):
+            await consumers.attach(2, tag, name, None, 10)
+            [failed] = node.told()
+            assert isinstance(failed, Failed)
+            assert failed.why.reason == reason
+        for number in (0, 11):
+            await consumers.get(3, "orders", number, settled=False)
+            [failed] = node.told()
+            assert isinstance(failed, Failed)
+            assert failed.why.reason == "bad_argument"
+        assert len(node.submitted) == before
+        assert list(consumers.by_tag) == ["c"]
+        await consumers.attach(4, longest, "orders", None, 10)
+        await consumers.get(5, "orders", 10, settled=False)
+        assert len(node.submitted) == before + 2
 
     on_node(scenario)
 

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fifo.effects import Confirmed, Deliver, Notify
+from fifo.effects import Confirmed, Deliver, Notify, Run
 from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.services.session_service import _response
 from quorum.api.session.client_session import ClientSession
@@ -246,6 +247,16 @@ def test_an_outbox_counts_what_waits_and_nothing_once_it_is_taken() -> None:
     assert [type(each) for each in taken] == [Done, Failed, Confirms, PendingDelivery]
     assert (len(outbox), outbox.size_bytes) == (0, 0)
     assert not outbox.is_owed
+
+
+def test_a_delivery_that_waits_takes_memory_for_its_runs_and_its_counts_of_failures() -> None:
+    runs = tuple(Run(number, 1, 5, 0, 0) for number in (1, 3))
+    deliver = Deliver(ADDRESS, 7, "c", 5, 1, runs)
+    sizes = [
+        PendingDelivery(GROUP, replace(deliver, delivery_counts=counts), 0).size_bytes
+        for counts in ((), ((0, 1),), ((0, 1), (1, 1)))
+    ]
+    assert 0 < 2 * (sizes[1] - sizes[0]) == sizes[2] - sizes[0] < sizes[0]
 
 
 def test_many_refusals_are_cut_into_several_confirms() -> None:

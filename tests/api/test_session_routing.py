@@ -15,7 +15,8 @@ from fifo.queries import group as queries
 from quorum.api.session import session_routes
 from quorum.api.session.client_session import MAX_UNDECIDED_ROWS
 from quorum.api.session.outcomes import Confirms
-from quorum.api.status import StatusError
+from quorum.api.status import Code, StatusError
+from quorum.catalog.bindings import Binding
 from quorum.client.messages.batch import Message, encode_batch
 from quorum.client.session.limits import Limits
 from quorum.node import events as ev
@@ -211,6 +212,72 @@ def test_a_session_that_comes_back_has_each_message_once() -> None:
         found = await third.publish(wrong, first=1)
         assert found == {1: "", 2: "", 3: "not_found", 4: "", 5: ""}, "those that were taken are confirmed"
         assert third.bodies("b") == [b"3"]
+
+    asyncio.run(body())
+
+
+async def came_back(node: Node) -> Node:
+    """The same producer in a later session, at another node."""
+    again = Node(node.epoch + 1, node.groups)
+    again.session.open(b"p" * 16, again.epoch, owner=9)
+    return again
+
+
+TOO_LARGE = Message(bytes(2_000))
+
+
+def test_of_a_batch_that_is_refused_now_only_what_was_taken_before_is_confirmed() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        for first in (2, 4):
+            await node.publish(["a"], first=first)
+        again = await came_back(node)
+        found = await again.publish(["a"] * 5, [TOO_LARGE] * 5)
+        assert found == {1: "message_too_large", 2: "", 3: "message_too_large", 4: "", 5: "message_too_large"}
+
+    asyncio.run(body())
+
+
+def test_a_message_that_is_refused_now_was_taken_only_if_all_of_its_groups_have_taken_it() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        bindings = [
+            Binding(number, "amq.fanout", "queue", name, "") for number, name in enumerate(("a", "far"), 1)
+        ]
+        node.change_routes(*bindings)
+        await node.publish(["any"], exchange="amq.fanout")
+        data = encode_batch([b"2"]).data
+        await node.session.publisher.publish("any", 2, 1, data, exchange="amq.fanout")
+        node.sent = [each for each in node.sent if each.group == 1]
+        node.groups_answer()
+        assert (node.bodies("a"), node.bodies("far")) == ([b"1", b"2"], [b"1"])
+        again = await came_back(node)
+        again.change_routes(*bindings)
+        found = await again.publish(
+            ["any"] * 3, [TOO_LARGE, TOO_LARGE, Message(b"3")], exchange="amq.fanout", independent=True
+        )
+        assert found == {1: "", 2: "message_too_large", 3: ""}
+
+    asyncio.run(body())
+
+
+def test_a_session_that_its_group_does_not_know_any_more_refuses_nothing() -> None:
+    async def body() -> None:
+        node = Node()
+        node.session.open(b"p" * 16, 1, owner=9)
+        await node.publish(["a"])
+        again = await came_back(node)
+
+        async def query(question: Query[Any]) -> None:
+            return None
+
+        again.hub.requests.query = query  # type: ignore[method-assign, assignment]
+        with pytest.raises(StatusError) as ended:
+            await again.publish(["a"], [TOO_LARGE])
+        assert ended.value.status.code == Code.UNAVAILABLE, "its client sends the batch again"
+        assert again.told() == {}
 
     asyncio.run(body())
 

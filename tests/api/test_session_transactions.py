@@ -14,11 +14,13 @@ from fifo.effects import Deliver
 from fifo.group_machine import GroupMachine
 from fifo.queries import group as queries
 from fifo.versions import CURRENT
+from quorum.api import status
 from quorum.api.hub.hub import Hub
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.consumers import Disposition
 from quorum.api.session.outcomes import Done, Failed
 from quorum.api.session.session_routes import Route
+from quorum.api.session.transactions import MAX_TRANSACTIONS
 from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding
 from quorum.catalog.exchanges import RoutingChanges
@@ -107,15 +109,18 @@ class Node:
                 ]
 
     def answer(self) -> dict[int, str]:
-        """The reasons of the requests that were answered, "" for Done."""
+        """The reasons of the requests that were answered, "" for Done. Each is answered once."""
         waiting, self.waiting = self.waiting, []
         self.hub._dispatch(waiting)
         found: dict[int, str] = {}
         for item in self.session.outbox.take():
+            told: dict[int, str] = {}
             if isinstance(item, Done):
-                found |= dict.fromkeys(item.request_ids, "")
+                told = dict.fromkeys(item.request_ids, "")
             elif isinstance(item, Failed):
-                found[item.request_id] = item.why.reason.upper()
+                told = {item.request_id: item.why.reason.upper()}
+            assert not found.keys() & told.keys()
+            found |= told
         return found
 
     async def answers(self) -> dict[int, str]:
@@ -242,6 +247,14 @@ async def test_a_refused_request_ends_the_transaction_and_its_commit_says_why(no
 
 
 @on_node
+async def test_a_wrong_settlement_is_refused_and_ends_its_transaction(node: Node) -> None:
+    await node.hold("a", 1)
+    node.settle(1, 5, "a", (2, 1))
+    node.session.transactions.commit(6, 1)
+    assert node.answer() == {5: "BAD_ARGUMENT", 6: "BAD_ARGUMENT"}
+
+
+@on_node
 async def test_a_settlement_of_a_refused_transaction_brings_its_credit(node: Node) -> None:
     """The client sends each credit once. If it were lost, the consumer would wait for ever."""
     await node.hold("a", 1)
@@ -273,6 +286,21 @@ async def test_a_transaction_over_several_groups_counts_in_all_of_them(node: Nod
 
 
 @on_node
+async def test_the_client_hears_at_once_that_the_last_group_has_finished(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    node.session.transactions.commit(5, 1)
+    for _ in range(30):
+        if "Finish" not in node.kinds(2):
+            assert node.answer() == {}
+            await asyncio.sleep(0)
+    node.session._commands.work.clear()  # all that was to be told is told
+    node.hub._dispatch(node.waiting)
+    node.waiting.clear()
+    await node.session._commands.work.wait()
+    assert node.answer() == {5: ""}
+
+
+@on_node
 async def test_the_first_group_has_all_of_its_part_before_others_prepare(node: Node) -> None:
     """What comes late may begin a transaction that another group has been told is rolled back."""
     await node.publish(1, "a", "far")
@@ -284,12 +312,21 @@ async def test_the_first_group_has_all_of_its_part_before_others_prepare(node: N
     assert (node.ready("a"), node.ready("far")) == (1, 1)
 
 
-@pytest.mark.parametrize("full", ["full", "far full"])
-def test_a_group_that_refuses_ends_the_transaction_in_all(full: str) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("full", "full", "a", "far"),
+        ("far full", "far full", "a", "far"),
+        ("a", "far full", "far full", "far"),
+    ],
+)
+def test_a_group_that_refuses_ends_the_transaction_in_all(names: Sequence[str]) -> None:
+    """The first group refuses to decide, or another one to prepare."""
+
     async def run() -> None:
         node = Node()
         await node.hold("third", 2)
-        await node.publish(1, full, full, "a", "far")
+        await node.publish(1, *names)
         node.settle(1, 5, "third", (1, 1))
         assert await node.answers() == {5: ""}
         node.session.transactions.commit(6, 1)
@@ -331,6 +368,18 @@ async def test_a_commit_that_is_under_way_is_not_begun_again(node: Node) -> None
     assert await node.answers() == {5: "", 6: "", 7: "BAD_ARGUMENT"}
     assert node.kinds(1) == ["Decide", "Finished"]
     assert (node.ready("a"), node.ready("far")) == (1, 1)
+    node.session.transactions.commit(8, 1)
+    assert await node.answers() == {8: ""}, "the groups know it still"
+
+
+@on_node
+async def test_a_limited_number_of_requests_waits_for_a_commit(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    for request_id in range(1, MAX_TRANSACTIONS + 2):
+        node.session.transactions.commit(request_id, 1)
+    told = await node.answers()
+    assert told.pop(MAX_TRANSACTIONS + 1) == "BAD_ARGUMENT"
+    assert set(told.values()) == {""}
 
 
 @on_node
@@ -379,6 +428,65 @@ async def test_what_a_lost_node_has_not_decided_is_rolled_back_by_the_leader_of_
     late = c.Decide(1, 1, 1, (2,))
     origin = c.Origin(PRODUCER, 1, node.numbers[1] + 1)
     assert node.apply(1, origin, late).replies[0].reason == "rolled_back"
+
+
+def without_answer(node: Node, kind: type[c.Command]) -> Callable[[], None]:
+    """Commands of this kind get no answer until the returned function is called."""
+    own = node.hub.own_session
+    call = own.call
+
+    async def refusing(group: int, command: c.Command) -> Any:
+        if isinstance(command, kind):
+            raise status.unavailable("no_leader", f"group {group} has no leader")
+        return await call(group, command)
+
+    own.call = refusing  # type: ignore[method-assign, assignment]
+
+    def again() -> None:
+        own.call = call  # type: ignore[method-assign]
+
+    return again
+
+
+@on_node
+async def test_a_commit_is_in_doubt_while_a_group_has_not_finished_it(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    answered_again = without_answer(node, c.Finish)
+    node.session.transactions.commit(5, 1)
+    assert await node.answers() == {5: "IN_DOUBT"}
+    assert node.kinds(1) == ["Decide"], "the decision is kept for the group that waits"
+    answered_again()
+    due(node, 1)
+    await node.answers()
+    assert node.kinds(1) == ["Decide", "Finished"]
+    assert (node.ready("a"), node.ready("far")) == (1, 1)
+
+
+@on_node
+async def test_a_commit_counts_though_the_first_group_was_not_told_that_all_have_finished(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    without_answer(node, c.Finished)
+    node.session.transactions.commit(5, 1)
+    assert await node.answers() == {5: ""}
+
+
+@on_node
+async def test_a_prepared_part_waits_while_the_first_group_does_not_answer(node: Node) -> None:
+    await node.publish(1, "a", "far")
+    node.answer()
+    node.session.transactions.commit(5, 1)
+    prepared, node.waiting = node.waiting, []
+    node.hub._dispatch(prepared)
+    node.waiting.clear()
+    answered_again = without_answer(node, c.Resolve)
+    due(node, 2)
+    await node.answers()
+    assert node.groups[2].decisions.are_waiting
+    answered_again()
+    due(node, 2)
+    await node.answers()
+    assert not node.groups[2].decisions.are_waiting
+    assert node.ready("far") == 1, "the first group had committed"
 
 
 @pytest.mark.parametrize("first", ["a", "far"])

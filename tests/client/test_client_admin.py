@@ -34,6 +34,9 @@ async def test_queues_are_declared_listed_described_purged_and_deleted(world: Wo
             assert [(each.consumer_tag, each.checked_out) for each in description.consumers] == [("c", 2)]
             assert (description.queue.ready, description.queue.checked_out) == (1, 2)
             assert await client.purge("a.one") == 1
+            async with client.consume("a.one", consumer_tag="d"):
+                description = await client.describe("a.one")
+                assert [each.consumer_tag for each in description.consumers] == ["c", "d"]
         assert await client.delete("a.one") == 2
         with pytest.raises(NotFound) as missing:
             await client.describe("a.one")

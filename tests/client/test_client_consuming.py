@@ -9,7 +9,7 @@ import pytest
 
 import quorum
 from quorum.client import DeliveredMessage, Delivery
-from quorum.client.errors import NotFound, RefusedError, UsageError
+from quorum.client.errors import NotFound, RefusedError, UsageError, VoidDelivery
 from quorum.client.messages.delivery import GetHolder, Link
 from quorum.v1 import queue_pb2
 from support.fake_server.consuming import filled, numbered, settled, take
@@ -168,6 +168,35 @@ async def test_draining_ends_the_iteration_after_what_is_there(world: World) -> 
                 await message.settle()
         assert seen == [1, 2, 3, 4, 5, 6, 7]
     assert settled(world) == seen
+
+
+@on_cluster(nodes=1)
+async def test_a_drained_consumer_has_ended_when_its_stream_is_lost(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        consumer = client.consume("q", consumer_tag="c")
+        await consumer.drain()
+        await eventually(lambda: consumer.is_drained, "drained")
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count == 1, "another stream")
+        assert [message async for message in consumer] == []
+        assert len(world.cluster.attaches) == 1, "what arrived later is not for it"
+        async with client.consume("q", consumer_tag="c") as other:
+            assert len(await take(other, 2)) == 2
+
+
+@on_cluster(nodes=1)
+async def test_what_was_got_is_void_when_its_stream_is_lost(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 1)
+        [message] = await client.get("q")
+        world.nodes[0].cut()
+        await eventually(lambda: client.reconnect_count == 1, "another stream")
+        with pytest.raises(VoidDelivery):
+            await client.settle(message)
+        [again] = await client.get("q")
+        await client.settle(again, wait=True)
+    assert settled(world) == [1]
 
 
 @on_cluster()

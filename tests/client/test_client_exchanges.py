@@ -85,6 +85,23 @@ async def test_single_messages_for_an_exchange_are_one_batch_whatever_their_keys
 
 
 @on_cluster()
+async def test_a_message_that_is_taken_back_takes_its_routing_key_with_it(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await bound(client)
+        world.cluster.holds_confirms = True
+        tasks = [asyncio.create_task(client.publish_to("e", "p", b"first"))]
+        await eventually(lambda: bodies(world, "p") == [b"first"], "accepted")
+        for key, body in (("p", b"dropped"), ("q", b"1"), ("p", b"2")):
+            tasks.append(asyncio.create_task(client.publish_to("e", key, body)))
+        await asyncio.sleep(0)
+        tasks.pop(1).cancel()
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await asyncio.gather(*tasks)
+    assert (bodies(world, "p"), bodies(world, "q")) == ([b"first", b"2"], [b"1"])
+
+
+@on_cluster()
 async def test_mandatory_messages_are_not_gathered_with_others(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await bound(client)

@@ -69,7 +69,9 @@ async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
         assert not world.cluster.queues["q"].ready
         for response in held:
             answer(**response)
-        await eventually(lambda: len(world.cluster.queues["q"].ready) == 2, "given back")
+        queue = world.cluster.queues["q"]
+        await eventually(lambda: len(queue.ready) == 2, "given back")
+        assert [message.failed for message in queue.ready.values()] == [0, 0]
 
 
 @on_cluster()

@@ -13,7 +13,7 @@ import grpc
 import pytest
 from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import quorum
@@ -29,6 +29,7 @@ SPAN = st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda pair: (pair[
 
 
 @given(st.lists(st.tuples(st.booleans(), SPAN), max_size=40))
+@example([(True, (1, 3)), (True, (9, 9)), (True, (5, 7))])
 def test_tag_ranges_are_a_set_of_integers(steps: list[tuple[bool, tuple[int, int]]]) -> None:
     ranges, model = TagRanges(), set()
     for adds, (first, last) in steps:

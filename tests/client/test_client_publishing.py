@@ -496,6 +496,24 @@ async def test_closing_without_an_answer_gives_up_what_is_under_way(world: World
 
 
 @on_cluster()
+async def test_what_waits_for_room_fails_when_the_client_is_closed(world: World) -> None:
+    world.cluster.limits.max_window_messages = 1
+    world.cluster.holds_confirms = True
+    client = await quorum.connect(world.url)
+    first = await client.send_batch("q", [b"1"])
+    waiting = [
+        asyncio.create_task(client.send_batch("q", [b"2"])),
+        asyncio.create_task(client.publish("q", b"3")),
+    ]
+    await eventually(lambda: len(client._live().publisher._waiters) == 2, "both wait")
+    await eventually(lambda: bodies(world) == [b"1"], "accepted")
+    await client.close(timeout_ms=0)
+    for outcome in await asyncio.gather(first, *waiting, return_exceptions=True):
+        assert isinstance(outcome, ClosedError)
+    assert bodies(world) == [b"1"]
+
+
+@on_cluster()
 async def test_a_defect_of_the_client_leaves_nobody_waiting(world: World) -> None:
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True

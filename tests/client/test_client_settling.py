@@ -6,11 +6,14 @@ import asyncio
 from unittest.mock import patch
 
 import pytest
+from google.rpc import code_pb2
 
 import quorum
 from quorum.client.errors import QuorumError, TimedOut, UsageError, VoidDelivery
 from quorum.client.session import session
+from quorum.client.values import property_filter
 from quorum.v1 import queue_pb2
+from support.fake_server.cluster import Refusal
 from support.fake_server.consuming import filled, settled, take
 from support.fake_server.harness import EVENTUALLY_S, LIMIT_MS, World, eventually, on_cluster
 
@@ -56,6 +59,9 @@ async def test_a_whole_delivery_is_settled_at_once(world: World) -> None:
                 assert (delivery.count, delivery.first_tag, delivery.last_tag) == (50, 1, 50)
                 assert queue_pb2.MessageBatch.FromString(delivery.batch_bytes).count == 50
                 await delivery[3].settle()
+                for wrong in (-1, delivery.count):
+                    with pytest.raises(IndexError):
+                        delivery[wrong]
                 assert await consumer.settle_batch(delivery, wait=True)
                 break
     assert sorted(settled(world)) == list(range(1, 51))
@@ -144,6 +150,60 @@ async def test_auto_settle_settles_when_the_next_is_asked_for(world: World) -> N
         await consumer.cancel()
     assert settled(world) == [1, 2, 3]
     assert list(world.cluster.queues["q"].ready) == [4, 5]
+
+
+@on_cluster()
+async def test_auto_settle_settles_a_delivery_when_the_next_is_asked_for(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 5)
+        async with client.consume("q", prefetch=2, auto_settle=True) as consumer:
+            async for delivery in consumer.deliveries():
+                if delivery[0].sequence == 3:
+                    break
+            await eventually(lambda: settled(world) == [1, 2], "the delivery before it")
+    assert settled(world) == [1, 2]
+
+
+@on_cluster()
+async def test_a_consumer_that_is_cancelled_before_it_is_attached_is_not_attached(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 1)
+        consumer = client.consume("q")
+        await consumer.cancel()
+        assert [message async for message in consumer] == []
+        await client.publish("q", b"more")
+    assert not {"attach", "cancel"} & {kind for node in world.nodes for kind in node.requests}
+
+
+@on_cluster()
+async def test_filters_are_sent_with_consumers_and_browses(world: World) -> None:
+    wanted = {"properties": {"subject": "&p:a"}, "application_properties": {"n": 1}}
+    async with quorum.connect(world.url) as client:
+        async with client.consume("q", property_filter=wanted):
+            [attach] = world.cluster.attaches
+        assert attach.property_filter == property_filter(wanted)
+        assert [message async for message in client.browse("q", "n = 1", delayed=True)] == []
+        assert [message async for message in client.browse("q", property_filter=wanted)] == []
+        first, second = world.cluster.browses
+        assert (first.selector, first.delayed) == ("n = 1", True)
+        assert (second.property_filter, second.delayed) == (property_filter(wanted), False)
+
+
+@on_cluster(nodes=1)
+async def test_what_the_service_says_of_what_the_client_has_ended_changes_nothing(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        [stream] = world.nodes[0].streams
+        deleted = Refusal(code_pb2.NOT_FOUND, "QUEUE_DELETED", "the queue was deleted").status
+        stream.answer(attached=queue_pb2.Attached(request_id=99, consumer_tag="gone", attach=9))
+        stream.answer(delivery=queue_pb2.Delivery(consumer_tag="gone", attach=9, first_tag=1, count=1))
+        stream.answer(drained=queue_pb2.Drained(consumer_tag="gone", next_tag=1))
+        stream.answer(active_changed=queue_pb2.ActiveChanged(consumer_tag="gone", attach=9, active=True))
+        stream.answer(timed_out=queue_pb2.TimedOut(consumer_tag="gone", attach=9, last_tag=1))
+        stream.answer(cancelled=queue_pb2.Cancelled(consumer_tag="gone", status=deleted))
+        stream.answer(done=queue_pb2.Done(request_ids=[99]))
+        stream.answer(failed=queue_pb2.Failed(request_id=99, status=deleted))
+        await client.publish("q", b"one")
+        assert client.reconnect_count == 0
 
 
 @on_cluster()

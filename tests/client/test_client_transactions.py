@@ -21,6 +21,12 @@ def bodies(world: World, queue: str = "q") -> list[bytes]:
     return [message.body for message in world.cluster.queues[queue].ready.values()]
 
 
+async def bind_key_to_q(client: quorum.Client) -> None:
+    """An exchange that routes this key to the queue q."""
+    await client.declare_exchange("e")
+    await client.bind("e", "q", "key")
+
+
 @on_cluster()
 async def test_a_transaction_counts_at_its_end(world: World) -> None:
     world.cluster.declare("other")
@@ -122,6 +128,45 @@ async def test_a_transaction_that_is_lost_with_its_stream_keeps_no_later_one_wai
             async with client.transaction() as again:
                 await again.publish("q", b"two")
         assert bodies(world) == [b"two"] * MAX_TRANSACTIONS
+
+
+@on_cluster(nodes=1)
+async def test_a_transaction_waits_while_the_numbers_of_others_are_too_far_apart(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        oldest = client.transaction()
+        await oldest.publish("q", b"oldest")
+        for _ in range(MAX_TRANSACTIONS - 1):
+            async with client.transaction() as tx:
+                await tx.publish("q", b"other")
+        waiting, hasty = client.transaction(), client.transaction(timeout_ms=LIMIT_MS)
+        waits = asyncio.create_task(waiting.publish("q", b"waiting"))
+        gives_up = asyncio.create_task(hasty.publish("q", b"hasty"))
+        await eventually(lambda: not client._live().transactions._ended.is_set(), "both wait")
+        world.pass_limit()
+        with pytest.raises(TimedOut, match="no transaction could begin"):
+            await gives_up
+        assert not waits.done()
+        await oldest.commit()
+        await waits
+        await waiting.commit()
+        assert bodies(world)[-2:] == [b"oldest", b"waiting"]
+
+
+@on_cluster()
+async def test_a_commit_without_an_answer_is_unknown_if_the_service_has_forgotten_the_client(
+    world: World,
+) -> None:
+    """Under another identity, the service would know nothing of the transaction, and refuse it."""
+    async with quorum.connect(world.url) as client:
+        tx = client.transaction()
+        await tx.publish("q", b"one")
+        world.nodes[0].muted = True
+        committing = asyncio.create_task(tx.commit())
+        await eventually(lambda: bodies(world) == [b"one"], "it counts")
+        world.nodes[0].muted = False
+        world.nodes[0].cut(Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten"))
+        with pytest.raises(OutcomeUnknown, match="has forgotten this client"):
+            await committing
 
 
 @on_cluster()
@@ -417,6 +462,8 @@ async def test_settlements_are_sent_before_the_commit_and_with_its_number(world:
 def test_the_blocking_client_has_transactions() -> None:
     @on_cluster()
     async def scenario(world: World) -> None:
+        async with quorum.connect(world.url) as client:
+            await bind_key_to_q(client)
         await asyncio.to_thread(blocking, world)
 
     def blocking(world: World) -> None:
@@ -427,9 +474,45 @@ def test_the_blocking_client_has_transactions() -> None:
             tx = client.transaction()
             tx.publish("q", b"three")
             tx.rollback()
-        assert bodies(world) == [b"one", b"two"]
+            assert bodies(world) == [b"one", b"two"]
+            with client.transaction() as tx:
+                tx.publish_to("e", "key", b"three")
+                tx.publish_batch_to("e", ["key", "key"], [b"four", b"five"])
+            messages = client.get("q", 5)
+            tx = client.transaction()
+            tx.settle(messages[0])
+            tx.return_(messages[1])
+            tx.discard(messages[2])
+            tx.modify(messages[3], delivery_failed=True)
+            tx.modify(messages[4], undeliverable_here=True)
+            tx.commit()
+        queue = world.cluster.queues["q"]
+        assert queue.settled == [1]
+        assert queue.discarded == [3, 5]
+        assert [(each.body, each.failed) for each in queue.ready.values()] == [(b"two", 0), (b"four", 1)]
 
     scenario()
+
+
+@on_cluster(nodes=1)
+async def test_each_message_of_a_transaction_goes_where_its_caller_says(world: World) -> None:
+    world.cluster.declare("other")
+    async with quorum.connect(world.url) as client:
+        await bind_key_to_q(client)
+        async with client.transaction() as tx:
+            await tx.publish_batch(["other", "q"], [b"1", b"2"])
+            await tx.publish_to("e", "key", b"3", mandatory=True)
+            await tx.publish_to("e", "nobody", b"4")
+            await tx.publish_batch_to("e", ["nobody", "key"], [b"5", b"6"])
+            await tx.publish_batch_to("e", "key", [b"7", b"8"])
+        with pytest.raises(UsageError, match="the transaction is over"):
+            await tx.publish_to("e", "key", b"late")
+        assert (bodies(world, "other"), bodies(world)) == ([b"1"], [b"2", b"3", b"6", b"7", b"8"])
+        tx = client.transaction()
+        await tx.publish_to("e", "nobody", b"9", mandatory=True)
+        with pytest.raises(RolledBack) as caught:
+            await tx.commit()
+        assert caught.value.reason == "UNROUTABLE"
 
 
 @on_cluster()

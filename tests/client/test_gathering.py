@@ -175,6 +175,22 @@ async def test_a_caller_that_stops_waiting_before_its_message_is_sent_takes_it_b
 
 
 @on_cluster()
+async def test_messages_that_are_all_taken_back_hold_up_no_later_one(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        first = asyncio.create_task(client.publish("q", b"first"))
+        await eventually(lambda: arrived(world) == [b"first"], "accepted")
+        dropped = asyncio.create_task(client.publish("q", b"dropped"))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        world.cluster.holds_confirms = False
+        world.cluster.release_confirms()
+        await first
+        await client.publish("q", b"later", timeout_ms=LIMIT_MS)
+    assert arrived(world) == [b"first", b"later"]
+
+
+@on_cluster()
 async def test_a_message_that_was_sent_may_still_be_confirmed_when_its_time_is_up(world: World) -> None:
     async with quorum.connect(world.url) as client:
         world.cluster.holds_confirms = True

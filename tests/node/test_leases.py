@@ -50,6 +50,17 @@ def test_a_leader_holds_its_own_lease_by_a_majority() -> None:
     assert one.held_until(1, leader=1, term=5) == 1_500 + LEASE
 
 
+def test_a_leader_counts_only_those_that_follow_it_in_its_term() -> None:
+    one = leases()
+    one.answered(2, answer(1_000, leader=1, term=4))
+    one.answered(3, answer(1_000, leader=3))
+    assert one.held_until(1, leader=1, term=5) == 0
+    assert not one.may_grant(1, 5, 1_000)
+    one.answered(2, answer(1_100, leader=1))
+    assert one.held_until(1, leader=1, term=5) == 1_100 + LEASE
+    assert one.may_grant(1, 5, 1_100)
+
+
 def test_with_five_members_a_leader_needs_two_others() -> None:
     one = leases(peers=(2, 3, 4, 5))
     one.answered(2, answer(1_000, leader=1))
@@ -162,6 +173,14 @@ def test_after_a_catalog_without_lease_times_a_successor_waits_for_the_largest_t
     found = LeaseSettings.founded(LeaseTimes(LEASE, STEP_DOWN), is_new=False)
     assert (found.granted, found.awaited) == (LeaseTimes(LEASE, STEP_DOWN), LARGEST)
     assert found.settled().awaited == LeaseTimes(LEASE, STEP_DOWN)
+
+
+def test_a_node_knows_its_own_lease_times_and_those_that_the_others_have_named() -> None:
+    one = leases()
+    one.revisions[2] = 7
+    assert [one.revision_of(node) for node in (1, 2, 3)] == [one.revision, 7, 0]
+    assert one.revision > 0
+    assert Leases(1, (2, 3)).revision_of(1) == 0
 
 
 def test_frames_survive_the_wire() -> None:

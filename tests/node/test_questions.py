@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fifo import commands as c
@@ -250,6 +252,24 @@ def test_frames_of_another_length_are_ignored(cluster: Cluster) -> None:
     assert ReadIndex.decode(ReadIndex(request, 9).encode()) == ReadIndex(request, 9)
     with pytest.raises(PeerFrameError, match="a read index has 28 bytes, not 20"):
         ReadIndex.decode(request.encode())
+
+
+def test_a_refusal_and_an_answer_to_an_earlier_request_answer_nothing(cluster: Cluster) -> None:
+    name = follower(cluster, SYSTEM_GROUP)
+    member = cluster.members[name]
+    token = cluster.ask_now(name, BARRIER)
+    cluster.step(name)
+    request = member.read_indexes._rounds[SYSTEM_GROUP].request
+    for answer in (
+        ReadIndex(request, 0),
+        ReadIndex(replace(request, number=request.number - 1), 1),
+        ReadIndex(replace(request, boot=request.boot - 1), 1),
+        ReadIndex(replace(request, group=99), 1),
+    ):
+        frame = Frame(str(cluster.leader(SYSTEM_GROUP)), KIND_READ_INDEX, answer.encode())
+        outputs = member.step(cluster.clock_ms(name), [frame], [])
+        assert not any(isinstance(each, ev.QueryResult) for each in outputs)
+    cluster.answer(token)
 
 
 def test_a_request_about_a_group_that_is_not_here_is_refused(cluster: Cluster) -> None:

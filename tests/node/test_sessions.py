@@ -5,7 +5,25 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from fifo.commands import Address, Origin, Purge, Wake
+import pytest
+
+from fifo.commands import (
+    NODE,
+    UNKNOWN,
+    Address,
+    CloseSession,
+    Commit,
+    Decide,
+    Enqueue,
+    InTransaction,
+    Operation,
+    Origin,
+    Prepare,
+    Purge,
+    RegisterProducer,
+    Settle,
+    Wake,
+)
 from fifo.effects import Done, Ok, Refused
 from quorum.node.sessions.conversation import Conversation, Session
 from quorum.node.wire.operations import Command, command_parts, encode
@@ -20,9 +38,12 @@ def conversation() -> Conversation:
     return talk
 
 
+def decoded(operations: list[bytes]) -> list[Operation]:
+    return Command(b"".join(command_parts(operations, 0, 1))).decode()
+
+
 def numbers(operations: list[bytes]) -> list[int]:
-    decoded = Command(b"".join(command_parts(operations, 0, 1))).decode()
-    return [each.origin.n for each in decoded if each.origin is not None]
+    return [each.origin.n for each in decoded(operations) if each.origin is not None]
 
 
 def sent_again(talk: Conversation) -> list[bytes]:
@@ -53,6 +74,16 @@ def test_what_is_answered_is_not_sent_again() -> None:
     assert numbers(sent_again(talk)) == [2]
 
 
+def test_an_answer_leaves_the_later_operations_under_way() -> None:
+    talk = conversation()
+    for token in "abc":
+        talk.number(Purge(1), token)
+    sent(talk)
+    talk.number(Purge(1), "d")
+    talk.answer(0, Ok())
+    assert numbers(sent(talk)) == [4]
+
+
 def test_a_repeat_and_a_gap_answer_nothing() -> None:
     talk = conversation()
     talk.answer(0, Ok())
@@ -81,6 +112,43 @@ def test_a_session_talks_to_each_group_by_itself() -> None:
     assert numbers(sent(other)) == [0]
 
 
+def test_a_session_registers_with_the_time_that_was_known_when_it_was_opened() -> None:
+    """Its group refuses it if the producer may have been forgotten since then."""
+    session = Session(1, b"p" * 16, 3, ADDRESS, 9, {1: 500})
+    for group, heard_ms in ((1, 500), (2, 0)):
+        [register] = decoded(sent(session.conversation(group)))
+        assert register.command == RegisterProducer(ADDRESS, 9, heard_ms)
+
+
+@pytest.mark.parametrize(
+    ("is_registered", "n", "reason", "is_ended"),
+    [
+        (True, 1, "fenced", True),
+        (True, 1, "expired", True),
+        (True, 1, "not_registered", True),
+        (True, 1, "gap", False),
+        (True, 1, "queue_full", False),
+        (False, 0, "limit", True),
+        (False, 0, "expired", True),
+        (False, 1, "fenced", True),
+        (False, 1, "expired", False),
+        (False, 1, "not_registered", False),
+    ],
+)
+def test_a_refusal_ends_the_epoch_if_the_group_will_take_nothing_more_of_it(
+    is_registered: bool, n: int, reason: str, is_ended: bool
+) -> None:
+    """While the registration has no answer, it may just have been lost, and is sent again."""
+    talk = conversation()
+    talk.number(Purge(1), "a")
+    if is_registered:
+        talk.answer(0, Ok())
+    assert talk.is_ended_by(n, Refused(reason, "")) is is_ended
+    if is_registered:
+        talk.answer(1, Ok())
+        assert talk.is_ended_by(n, Refused(reason, "")) is is_ended
+
+
 def test_closing_tells_every_group_and_is_finished_when_all_have_heard() -> None:
     session = Session(1, b"p" * 16, 1, ADDRESS)
     for group in (1, 2):
@@ -90,6 +158,28 @@ def test_closing_tells_every_group_and_is_finished_when_all_have_heard() -> None
     session.conversations[1].answer(1, Ok())
     session.conversations[2].answer(1, Ok())
     assert session.is_finished()
+
+
+@pytest.mark.parametrize(
+    ("owner", "kept"), [(UNKNOWN, [RegisterProducer, Settle]), (NODE, [RegisterProducer])]
+)
+def test_a_session_that_closes_keeps_its_settlements_but_no_batch_and_no_part_of_a_transaction(
+    owner: int, kept: list[type]
+) -> None:
+    """The client has sent the settlement, and has closed without an outcome of the publish."""
+    session = Session(1, b"p" * 16, 1, ADDRESS, owner)
+    talk = session.conversation(1)
+    settlement, publish = Settle(1, "c", 5, ((1, 1),)), Enqueue(1, 1, 1, 1, 4)
+    talk.number(settlement, "settled")
+    talk.number(publish, "published", b"body")
+    for command in (InTransaction(1, settlement), Commit(1), Prepare(2, 1, 1, 1), Decide(3, 1, 1, (2,))):
+        talk.number(command, "in a transaction")
+    session.close()
+    empty = [Wake] * (7 - len(kept))
+    commands = [each.command for each in decoded(sent(talk))]
+    assert [type(each) for each in commands[:-1]] == [*kept, *empty]
+    assert commands[-1] == CloseSession(is_clean=owner == NODE), "a node's own producer is not used again"
+    assert [talk.answer(n, Ok()) for n in range(8)] == [(True, None)] * 8, "nobody waits any more"
 
 
 def test_what_is_on_its_way_counts_until_it_is_answered_or_sent_again() -> None:

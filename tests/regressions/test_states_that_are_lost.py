@@ -104,6 +104,8 @@ def test_a_member_whose_state_is_lost_votes_and_is_not_elected_before_it_has_ano
     cluster.start(lost)
     assert cluster.members[lost].replicas[group].parted, "that is remembered"
     cluster.run(2_000)
+    campaign = cluster.members[lost].replicas[group].raft.campaign
+    assert campaign.campaigns_last, "only if no other member can lead"
     cluster.start(leader)
     cluster.until(lambda: cluster.leader(group) == leader, "it is elected with the vote of the other")
     cluster.start(away)

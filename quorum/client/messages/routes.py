@@ -20,12 +20,6 @@ class Through:
     mandatory: bool = False
     immediate: bool = False
 
-    def part(self, first: int, count: int) -> Through:
-        """The route of some of the messages."""
-        if isinstance(self.keys, str):
-            return self
-        return replace(self, keys=self.keys[first : first + count])
-
     @property
     def address(self) -> Through:
         """The same for messages with any keys, which are gathered together."""

@@ -103,6 +103,8 @@ class FakeCluster:
         self.max_unconfirmed_seen = 0
         self.publish_requests: list[tuple[int, int, int]] = []  # epoch, first, lowest unconfirmed
         self.dispositions: list[Any] = []
+        self.attaches: list[Any] = []
+        self.browses: list[Any] = []
         self._held_confirms: list[tuple[FakeStream, int, int]] = []
         self._last_id = 0
 
@@ -175,11 +177,7 @@ class FakeCluster:
         for number, key, (body, properties) in zip(
             count(publish.first_sequence), keys, messages, strict=False
         ):
-            names = [
-                each.queue
-                for each in self.bindings
-                if (each.source, each.routing_key) == (publish.exchange, key)
-            ]
+            names = self.bound(publish.exchange, key)
             if publish.mandatory and not names:
                 stream.reject(
                     number, number, Refusal(code_pb2.NOT_FOUND, "UNROUTABLE", f"no queue for {key}")
@@ -192,6 +190,18 @@ class FakeCluster:
             self.answer_publish(stream, number, number)
         for name in self.queues:
             self.serve(self.queues[name])
+
+    def bound(self, exchange: str, key: str) -> list[str]:
+        """The queues that an exchange routes a key to."""
+        return [each.queue for each in self.bindings if (each.source, each.routing_key) == (exchange, key)]
+
+    def routed(self, publish: Any) -> list[list[FakeQueue]]:
+        """The queues of each message of a batch, of which all or none is taken."""
+        keys = list(publish.routing_keys) or [publish.routing_key] * parse(publish.batch).count
+        names = [self.bound(publish.exchange, key) if publish.exchange else [key] for key in keys]
+        if publish.mandatory and not all(names):
+            raise Refusal(code_pb2.NOT_FOUND, "UNROUTABLE", "no queue for a message")
+        return [[self.queue(name) for name in each] for each in names]
 
     def take(self, stream: FakeStream, queue: FakeQueue, number: int, body: bytes, properties: Any) -> None:
         if number not in stream.producer.accepted:

@@ -88,6 +88,7 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
 
     async def Browse(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await self._gate(context)
+        self.cluster.browses.append(request)
         queue = await self._queue(request.queue, context)
         chosen = [each for each in queue.ready.values() if each.sequence >= request.start_sequence]
         for message in chosen[: request.limit or None]:
@@ -130,14 +131,23 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
     async def ListQueues(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         names = sorted(name for name in self.cluster.queues if name.startswith(request.prefix))
-        return admin_pb2.ListQueuesResponse(queues=[self._info(self.cluster.queues[name]) for name in names])
+        left = [name for name in names if name > request.after]
+        response = admin_pb2.ListQueuesResponse(
+            queues=[self._info(self.cluster.queues[each]) for each in left[:1]]
+        )
+        if len(left) > 1:
+            response.next_after = left[0]
+        return response
 
     async def DescribeQueue(self, request: Any, context: Any) -> Any:
         await self._gate(context)
         queue = await self._queue(request.queue, context)
         response = admin_pb2.DescribeQueueResponse(queue=self._info(queue))
-        for consumer in queue.consumers:
+        left = [each for each in queue.consumers if each.attach > request.consumers_after]
+        for consumer in left[:1]:
             response.consumers.add(consumer_tag=consumer.tag, node=self.name, checked_out=len(consumer.held))
+        if len(left) > 1:
+            response.next_consumers_after = left[0].attach
         return response
 
     async def DeclareExchange(self, request: Any, context: Any) -> Any:

@@ -158,6 +158,7 @@ class FakeStream:
             self.reject(request.first_sequence, request.first_sequence + count - 1, refusal)
 
     def _attach(self, request: Any) -> None:
+        self.cluster.attaches.append(request)
         if self.cluster.holds_attaches:
             self.cluster.held_attaches.append(lambda: self._attach(request))
             return
@@ -266,7 +267,7 @@ class FakeStream:
         try:
             for kind, part in parts or ():
                 if kind == "publish":
-                    cluster.queue(part.routing_key)
+                    cluster.routed(part)
         except Refusal as refusal:
             self.fail(request.request_id, refusal)
             return
@@ -275,10 +276,11 @@ class FakeStream:
             if kind == "disposition":
                 self._disposition(part)
                 continue
-            queue = cluster.queue(part.routing_key)
-            for body, properties in unpack(parse(part.batch)):
-                cluster.put(queue, body, properties)
-            cluster.serve(queue)
+            messages = unpack(parse(part.batch))
+            for queues, (body, properties) in zip(cluster.routed(part), messages, strict=True):
+                for queue in queues:
+                    cluster.put(queue, body, properties)
+                    cluster.serve(queue)
         committed.add(request.tx)
         if cluster.cut_after == 0:
             cluster.cut_after = -1
