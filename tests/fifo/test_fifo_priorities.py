@@ -198,8 +198,9 @@ def test_a_message_that_failed_too_often_leaves() -> None:
 # ---- looking, pinning, reserving, staging
 
 
-def test_a_browse_is_by_sequence_and_what_comes_next_is_by_priority() -> None:
-    world, name = prepared()
+@pytest.mark.parametrize("message_groups", [False, True])
+def test_a_browse_is_by_sequence_and_what_comes_next_is_by_priority(message_groups: bool) -> None:
+    world, name = prepared(message_groups=message_groups)
     publish(world, name, "0505")
     page = queries.browse(world.machine, 1, 0, 10)
     assert isinstance(page, BrowsePage)

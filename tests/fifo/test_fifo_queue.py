@@ -238,6 +238,18 @@ def test_cancel_can_return_what_is_held(world: World) -> None:
     assert (info(world).ready, info(world).checked_out) == (5, 0)
 
 
+@pytest.mark.parametrize("tag", ["a", ""])
+def test_only_a_consumer_that_is_attached_can_be_cancelled(world: World, tag: str) -> None:
+    """The consumer of Get has no tag, and is cancelled by none."""
+    name = world.session()
+    world.publish(name, 3)
+    world.do(name, Get(1, 2, settled=False))
+    reply = world.do(name, Cancel(1, tag, requeue=True))
+    assert isinstance(reply, Refused)
+    assert reply.reason == "not_attached"
+    assert info(world).checked_out == 2
+
+
 def test_attaching_after_a_cancel_starts_over(world: World) -> None:
     name = world.session()
     world.publish(name, 3)
