@@ -109,10 +109,11 @@ def test_a_higher_epoch_takes_back_what_the_lower_one_held_at_once() -> None:
     assert applied.effects[-1].redelivered == 0b111  # type: ignore[union-attr]
 
 
-def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered() -> None:
+@pytest.mark.parametrize("lowest_unconfirmed", [0, 1])
+def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered(lowest_unconfirmed: int) -> None:
     world = world_with_queue()
     name = world.session()
-    world.publish(name, 3)
+    world.publish(name, 3, lowest_unconfirmed=lowest_unconfirmed)
     world.do(name, CloseSession())
     assert reason(world.do(name, Get(1, 1, True))) == "fenced"
     register = RegisterProducer(Address(1, 1, 101))
