@@ -309,6 +309,7 @@ def test_a_closed_session_is_forgotten_but_for_a_fence() -> None:
     for late in (me.register(), me.send(DeclareQueue("a", ()), 1), me.send(DeclareQueue("a", ()), 2)):
         assert isinstance(late, Refused) and late.reason == "fenced"
     assert me.send(c.RegisterProducer(c.Address(1, 1, 2)), 0, epoch=2) == Registered((), False)
+    assert not me.machine._numbering.fences.by_name, "its present session is known"
 
 
 def test_a_session_that_is_older_than_a_lost_fence_cannot_register() -> None:

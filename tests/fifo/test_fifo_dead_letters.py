@@ -370,6 +370,17 @@ def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
     again = world.restored(snapshot.encode(world.machine))
     assert queries.dead_work(again, 1, SMALL.max_claimed) == work(world)
     assert queries.info(again, 1) == info(world)
+    world.machine = again
+    settle_dead(world, 5)
+    assert claimed(world)[0][0] == 6, "others get numbers as before"
+
+
+def test_a_queue_with_dead_messages_can_be_deleted(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 3)])
+    assert list(world.machine.with_dead) == [1]
+    world.apply([(None, c.DeleteQueue(1))])
+    assert not world.machine.with_dead
 
 
 # ---- delayed messages, transactions and message groups

@@ -216,6 +216,7 @@ def test_a_leader_asks_for_the_decision_in_time() -> None:
     publish(world, name, 1)
     prepare(world, name, 1)
     due, part = world.machine.decisions.due, PreparedPart(name, 1, RECORD, 1)
+    assert world.machine.decisions.are_waiting
     assert due(world.now_ms + 99) == ((), ())
     assert due(world.now_ms + 100) == ((part,), ())
     world.do(name, c.CloseSession())
@@ -255,6 +256,7 @@ def test_a_decision_commits_the_part_of_its_group_and_is_kept_until_all_have_fin
     assert counts(world) == (2, 0)
     decided = DecidedTransaction(name, 1, 5, (2, 3))
     assert world.machine.decisions.due(world.now_ms + PRODUCTION.finishing_ms) == ((), (decided,))
+    assert world.machine.decisions.are_waiting
     assert reason(world.do(name, c.Commit(1))) == "in_doubt", "not all groups have finished"
     assert world.apply([(None, c.Resolve(name, 1))]).replies == (Ok(),)
     world.machine = world.restored(snapshot.encode(world.machine))

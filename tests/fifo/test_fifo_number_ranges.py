@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fifo.codec import Reader, Writer
@@ -12,16 +12,22 @@ from fifo.persistence.layouts import MANY, RANGES, NumberRangesKind
 from support.fifo.model.records import as_ranges
 
 numbers = st.integers(0, 30)
-steps = st.lists(st.tuples(st.sampled_from(("add", "forget")), numbers, st.integers(0, 5)), max_size=20)
+steps = st.lists(
+    st.tuples(st.sampled_from(("add", "forget", "remove")), numbers, st.integers(0, 5)), max_size=20
+)
 
 
 @given(steps, numbers, st.integers(0, 10))
+@example([("add", 1, 4), ("remove", 3, 0)], 0, 9)
 def test_they_are_a_set_of_numbers(changes: list[tuple[str, int, int]], first: int, count: int) -> None:
     ranges, known = NumberRanges(), set[int]()
     for what, number, more in changes:
         if what == "add":
             ranges.add(number, number + more)
             known |= set(range(number, number + more + 1))
+        elif what == "remove":
+            ranges.remove(number)
+            known.discard(number)
         else:
             ranges.forget_below(number)
             known = {each for each in known if each >= number}

@@ -116,6 +116,7 @@ def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered(lowest_un
     world.publish(name, 3, lowest_unconfirmed=lowest_unconfirmed)
     world.do(name, CloseSession())
     assert reason(world.do(name, Get(1, 1, True))) == "fenced"
+    assert reason(world.apply([(Origin(name, 2, 1), Get(1, 1, True))]).replies[0]) == "not_registered"
     register = RegisterProducer(Address(1, 1, 101))
     assert reason(world.apply([(Origin(name, 1, 0), register)]).replies[0]) == "fenced"
     assert world.apply([(Origin(name, 2, 0), register)]).replies == (Registered(((1, 3),), known=True),)
