@@ -260,6 +260,7 @@ def test_a_decision_commits_the_part_of_its_group_and_is_kept_until_all_have_fin
     assert reason(world.do(name, c.Commit(1))) == "in_doubt", "not all groups have finished"
     assert world.apply([(None, c.Resolve(name, 1))]).replies == (Ok(),)
     world.machine = world.restored(snapshot.encode(world.machine))
+    assert world.machine.decisions.due(world.now_ms + PRODUCTION.finishing_ms) == ((), (decided,))
     world.apply([(None, c.Finished(name, 1))])
     world.apply([(None, c.Finished(name, 1))])
     assert not world.machine.decisions.are_waiting

@@ -19,6 +19,7 @@ steps = st.lists(
 
 @given(steps, numbers, st.integers(0, 10))
 @example([("add", 1, 4), ("remove", 3, 0)], 0, 9)
+@example([("add", 1, 1), ("add", 6, 1), ("add", 4, 0)], 0, 9)
 def test_they_are_a_set_of_numbers(changes: list[tuple[str, int, int]], first: int, count: int) -> None:
     ranges, known = NumberRanges(), set[int]()
     for what, number, more in changes:

@@ -258,12 +258,15 @@ def test_staged_messages_have_their_priorities_when_they_are_published() -> None
 
 def test_messages_of_a_transaction_have_their_priorities_when_it_commits() -> None:
     world, name = prepared(max_priority=3)
+    world.queue(2, max_priority=3)
     world.apply([in_transaction(1, world.batch(name, 3, priorities=bytes([1, 9, 0]), first=0))])
     world.apply([in_transaction(1, world.batch(name, 2, priorities=b"\x02", first=0))])
+    world.apply([in_transaction(1, world.routed(name, [(1,), (2,)], priorities=b"\x03"))])
     world.machine = world.restored(snapshot.encode(world.machine))
     world.do(name, Commit(1))
-    assert info(world).ready_levels == ((3, 1), (2, 2), (1, 1), (0, 1))
-    assert got(world, name, 10) == [2, 4, 5, 1, 3]
+    assert info(world).ready_levels == ((3, 2), (2, 2), (1, 1), (0, 1))
+    assert info(world, 2).ready_levels == ((3, 1),)
+    assert got(world, name, 10) == [2, 6, 4, 5, 1, 3]
 
 
 def test_a_queue_without_priorities_keeps_none_of_staged_messages() -> None:

@@ -596,6 +596,14 @@ def test_a_consumer_whose_new_selector_finds_no_room_keeps_the_one_that_it_has()
     assert selecting(world, name, "a", 950)
 
 
+def test_a_consumer_may_always_have_a_shorter_selector() -> None:
+    world = limited_selectors()
+    name, other = world.session(1, owner=77), world.session(2, owner=78)
+    assert selecting(world, name, "a", 1_800)
+    assert selecting(world, other, "b", 900)
+    assert selecting(world, name, "a", 1_700)
+
+
 def test_the_bytes_of_selectors_outlive_a_snapshot() -> None:
     world = limited_selectors()
     name = world.session(owner=77)

@@ -243,6 +243,15 @@ def test_sessions_of_the_nodes_are_never_locked_out() -> None:
     assert len(world.machine.sessions.producers) == 2, "nor is there anything to remember of them"
 
 
+def test_sessions_of_the_nodes_take_no_places_of_clients() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=2))
+    for number in range(5):
+        world.session(number, owner=NODE)
+    for owner in (2, 3):
+        assert broken(world, 10 + owner, owner) == Registered((), known=False)
+    assert reason(broken(world, 14, owner=4)) == "limit"
+
+
 def test_a_session_closed_with_nothing_unconfirmed_is_forgotten_at_once() -> None:
     world = world_with_queue()
     name = world.session()
