@@ -115,6 +115,18 @@ def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
     assert [(number, count) for number, _, count, _ in claimed(world)] == [(6, 2), (8, 3)]
 
 
+def test_a_claim_reads_no_more_blocks_than_an_entry_may(world: World) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 20)])
+    world.apply([world.batch(name, 20), world.op(name, c.Attach(1, "a", b"", 40))])
+    world.wake_until_done()
+    in_each_block = [(tag, tag) for tag in range(1, 40, SMALL.block_size)]
+    world.do(name, c.Discard(1, "a", nth_number(1), tuple(in_each_block)))
+    assert info(world).dead == 5 == SMALL.block_budget + 1
+    assert claim(world) == 4
+    assert claim(world) == 5
+
+
 def test_messages_that_die_late_get_higher_numbers_though_their_sequences_are_lower(world: World) -> None:
     name = begin(world)
     world.apply([world.batch(name, 4), world.op(name, c.Attach(1, "a", b"", 4))])
