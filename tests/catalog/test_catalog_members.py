@@ -7,7 +7,15 @@ import pytest
 from fifo.effects import Ok, Refused, Reply
 from fifo.versions import CURRENT
 from quorum.addresses import MAX_MEMBERS
-from quorum.catalog.members import AddMember, BootstrapCluster, ConfirmMember, Members, RemoveMember, founders
+from quorum.catalog.members import (
+    AddMember,
+    BootstrapCluster,
+    ConfirmMember,
+    Members,
+    RecordIncarnation,
+    RemoveMember,
+    founders,
+)
 
 INCARNATION = "ab" * 16
 
@@ -38,6 +46,7 @@ def reason(reply: Reply) -> str:
 def test_a_full_cluster_takes_a_member_only_in_place_of_another_one() -> None:
     full = members(MAX_MEMBERS - 1)
     assert add(full, "m~1", "m") == Ok(1)
+    assert add(full, "m~1", "m") == Ok(0), "it is there already"
     assert reason(add(full, "o~1", "o")) == "limit"
     assert add(full, "m~2", "m", replaces=True) == Ok(1)
     assert full.remove(RemoveMember("n1"), CURRENT) == Ok(1)
@@ -50,6 +59,14 @@ def test_no_two_members_have_the_same_address(address: str) -> None:
     assert reason(add(three, "m~1", "m", client=address)) == "bad_argument"
     assert reason(add(three, "n2~1", "n2", peer=address, replaces=True)) == "bad_argument"
     assert add(three, "n1~1", "n1", peer=address, replaces=True) == Ok(1), "it takes the place of n1"
+
+
+def test_the_incarnation_of_a_founding_member_is_recorded_once() -> None:
+    """A member with another one has lost its disk."""
+    three = members(3)
+    for incarnation in (INCARNATION, "cd" * 16):
+        three.record_incarnation(RecordIncarnation("n1", incarnation))
+    assert three.by_id["n1"].incarnation == INCARNATION
 
 
 def test_a_member_that_was_removed_does_not_come_back() -> None:

@@ -374,8 +374,9 @@ def test_the_member_is_told_which_queues_have_new_dead_messages(world: World) ->
     assert not world.machine.died  # the member knows of it
 
 
-def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
-    name = begin(world, max_length=2)
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 200}])
+def test_a_snapshot_keeps_dead_messages_and_claims(world: World, limit: dict[str, int]) -> None:
+    name = begin(world, **limit)
     world.apply([world.batch(name, 20)])
     claim(world)
     settle_dead(world, 2, forwarded=1, problem="full")

@@ -96,6 +96,16 @@ def test_a_part_that_is_dropped_gives_its_messages_back() -> None:
     assert not world.machine.queues[1].staging.has_bodies
 
 
+def test_a_consumer_whose_messages_timed_out_gets_none_back_before_it_answers() -> None:
+    world, name = world_of(consumer_timeout_ms=100)
+    attach = holding(world, name, 4)
+    settle(world, name, 1, attach, 1, 2)
+    prepare(world, name, 1)
+    world.wake(200)
+    finish(world, name, 1, is_committed=False)
+    assert counts(world) == (4, 0)
+
+
 def ends() -> dict[str, Callable[[World, bytes], object]]:
     """What ends a transaction that is not prepared."""
     low = c.QueueConfig("queue-1", max_length=1, overflow="reject_publish", message_ttl_ms=1)

@@ -42,11 +42,16 @@ def test_they_are_a_set_of_numbers(changes: list[tuple[str, int, int]], first: i
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), max_size=50))
+@example([0, 127, 128, 16_383, 16_384])
 def test_many_numbers_are_written_as_single_ones(values: list[int]) -> None:
-    one_by_one, together = Writer(), Writer()
-    one_by_one.numbers(values)
+    one_by_one, in_turn, together = Writer(), Writer(), Writer()
+    for value in values:
+        one_by_one.number(value)
+    in_turn.numbers(values)
     together.many_numbers(np.array(values, dtype=np.uint64))
-    assert together.data == one_by_one.data
+    assert together.data == in_turn.data == one_by_one.data
+    reader = Reader(bytes(together.data))
+    assert [reader.number() for _ in values] == values
 
 
 def test_few_and_many_ranges_have_the_same_layout_and_are_read_back() -> None:

@@ -346,6 +346,7 @@ def test_who_begins_with_the_latest_does_not_read_what_was_there_before() -> Non
     assert memory.loads == before
     world.publish(name_of(world), 2, COLOURS)
     assert queries.may_reserve(world.machine, 1, "spark")
+    assert queries.may_reserve(world.machine, 1, "unknown"), "the command says that there is none"
     assert count_of(reserve(world)) == 1
     assert memory.loads - before <= 1, "the last block, where the message came"
 
