@@ -53,6 +53,19 @@ def test_the_next_number_is_taken_a_lower_one_was_done_and_a_higher_one_is_refus
     assert world.apply([(Origin(name, 1, 2), get)]).replies == (Ok(1),)
 
 
+def test_a_purge_of_a_session_is_carried_out_once() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.publish(name, 3)
+    purge = world.op(name, Purge(1))
+    assert world.apply([purge]).replies == (Ok(3),)
+    world.publish(name, 2)
+    assert world.apply([purge]).replies == (Done(),)
+    info = queries.info(world.machine, 1)
+    assert info is not None
+    assert info.ready == 2
+
+
 def test_a_refused_command_uses_its_number() -> None:
     world = world_with_queue()
     name = world.session()

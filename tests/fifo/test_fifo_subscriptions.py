@@ -103,6 +103,14 @@ def info(world: World) -> QueueInfo:
     return found
 
 
+def test_a_subscription_may_be_opened_with_another_selector(world: World) -> None:
+    open_reader(world, "colour = 'red'")
+    again = open_reader(world, "colour = 'green'")
+    world.publish(name_of(world), 4, COLOURS * 2)
+    assert count_of(reserve(world, generation=again.generation)) == 2
+    assert shown(world, 1) == [2, 4]
+
+
 def test_a_reservation_is_asked_for_again_and_is_the_same(world: World) -> None:
     open_reader(world)
     world.publish(name_of(world), 10)
