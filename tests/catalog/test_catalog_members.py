@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fifo.effects import Ok, Refused, Reply
@@ -14,6 +16,9 @@ from quorum.catalog.members import (
     Members,
     RecordIncarnation,
     RemoveMember,
+    decode_add,
+    decode_bootstrap,
+    decode_confirm,
     founders,
 )
 
@@ -67,6 +72,13 @@ def test_the_incarnation_of_a_founding_member_is_recorded_once() -> None:
     for incarnation in (INCARNATION, "cd" * 16):
         three.record_incarnation(RecordIncarnation("n1", incarnation))
     assert three.by_id["n1"].incarnation == INCARNATION
+
+
+@pytest.mark.parametrize("data", [b"[]", b"1", b'{"members":[{"other":1}]}', b"{"])
+@pytest.mark.parametrize("decode", [decode_bootstrap, decode_add, decode_confirm])
+def test_bytes_that_are_no_command_are_refused(decode: Callable[[bytes], object], data: bytes) -> None:
+    with pytest.raises(ValueError):
+        decode(data)
 
 
 def test_a_member_that_was_removed_does_not_come_back() -> None:
