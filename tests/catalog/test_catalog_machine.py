@@ -213,8 +213,9 @@ def register(
     version: int = CURRENT,
     boot: int = 1,
     heard_ms: int = 0,
+    epoch: int = 1,
 ) -> Any:
-    origin = c.Origin(name.to_bytes(16, "big"), 1, 0)
+    origin = c.Origin(name.to_bytes(16, "big"), epoch, 0)
     command = c.RegisterProducer(c.Address(1, boot, name), owner, heard_ms)
     return numbering.register(origin, command, now_ms, version)
 
@@ -224,6 +225,15 @@ def test_silent_producers_are_forgotten_after_a_day() -> None:
     for number in range(10):
         register(numbering, number, number)
     assert numbering.refuse(c.Origin(bytes(16), 1, 1), 50) is None  # the first one speaks again
+    register(numbering, 99, DAY_MS + 20)
+    assert list(numbering.speakers) == [bytes(16), (99).to_bytes(16, "big")]
+
+
+def test_a_producer_that_registers_again_is_the_one_that_was_silent_for_the_shortest_time() -> None:
+    numbering = Numbering()
+    for number in range(3):
+        register(numbering, number, number)
+    register(numbering, 0, 50, epoch=2)
     register(numbering, 99, DAY_MS + 20)
     assert list(numbering.speakers) == [bytes(16), (99).to_bytes(16, "big")]
 
@@ -299,6 +309,7 @@ def test_a_closed_session_is_forgotten_but_for_a_fence() -> None:
     for late in (me.register(), me.send(DeclareQueue("a", ()), 1), me.send(DeclareQueue("a", ()), 2)):
         assert isinstance(late, Refused) and late.reason == "fenced"
     assert me.send(c.RegisterProducer(c.Address(1, 1, 2)), 0, epoch=2) == Registered((), False)
+    assert not me.machine._numbering.fences.by_name, "its present session is known"
 
 
 def test_a_session_that_is_older_than_a_lost_fence_cannot_register() -> None:

@@ -98,6 +98,8 @@ def catalog() -> Catalog:
         ("a*a", "aa", True),
         ("a*b*a", "aba", True),
         ("a*ab*a", "aba", False),
+        ("a*bc*c", "abc", False),
+        ("a*bc*c", "abcc", True),
         ("a*b*c*d", "a-b-b-c-d", True),
         ("**", "x", True),
         ("a.c", "abc", False),

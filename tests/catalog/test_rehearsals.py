@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fifo import commands as c
@@ -64,6 +64,15 @@ def meaning(reply: Reply | None) -> object:
     return reply.count
 
 
+@example(
+    [
+        DeclareQueue("a", ()),
+        SetPolicy("a", "*", 1, (("x-max-length", 5),)),
+        DeclareExchange("b", "fanout", ()),
+        Bind("b", "queue", "a", ""),
+    ],
+    [DeleteExchange("b", if_unused=True), RemoveQueue("a"), RemovePolicy("a"), DeleteExchange("b")],
+)
 @given(
     st.lists(COMMANDS, max_size=12),
     # the copy gives out other ids

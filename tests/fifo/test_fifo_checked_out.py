@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fifo.consumers.consumer import CheckedOut
@@ -18,12 +18,15 @@ COPIES = st.sampled_from((1, 40))
 """of the tags and ranges, one behind the other: many ranges are handled in another way than a few"""
 
 
-def held(present: list[bool], *, step: int = 1) -> CheckedOut:
-    """step: between the sequences of neighbouring tags. With 1 they are runs, with 2 each is a run of its own."""
+LONGEST = st.sampled_from((0, 1, 3))
+
+
+def held(present: list[bool], *, longest: int = 0) -> CheckedOut:
+    """longest: the most tags of a run; with 0 all neighbours are one run."""
     found = CheckedOut()
     for tag, is_there in enumerate(present, 1):
         if is_there:
-            found.add(tag, 100 + step * tag, 1)
+            found.add(tag, 100 + tag + (tag // longest if longest else 0), 1)
     return found
 
 
@@ -52,11 +55,11 @@ def is_joined(found: CheckedOut) -> bool:
     return all((a[0] + a[2], a[1] + a[2]) != b[:2] for a, b in itertools.pairwise(runs))
 
 
-@given(TAGS, RANGES, st.sampled_from((1, 2)), COPIES)
+@given(TAGS, RANGES, LONGEST, COPIES)
 def test_many_ranges_are_removed_like_single_tags(
-    present: list[bool], wanted: list[tuple[int, int]], step: int, copies: int
+    present: list[bool], wanted: list[tuple[int, int]], longest: int, copies: int
 ) -> None:
-    found = held(present * copies, step=step)
+    found = held(present * copies, longest=longest)
     ranges = tuple(disjoint(wanted, max(len(present), 80), copies))
     before = singles(found)
     removed = found.remove_many(ranges)
@@ -68,11 +71,12 @@ def test_many_ranges_are_removed_like_single_tags(
     assert found.total == len(singles(found))
 
 
-@given(TAGS, RANGES, st.sampled_from((1, 2)), COPIES)
+@given(TAGS, RANGES, LONGEST, COPIES)
+@example([True] * 6, [(2, 3)], 3, 1)
 def test_what_is_taken_can_be_taken_back(
-    present: list[bool], wanted: list[tuple[int, int]], step: int, copies: int
+    present: list[bool], wanted: list[tuple[int, int]], longest: int, copies: int
 ) -> None:
-    found = held(present * copies, step=step)
+    found = held(present * copies, longest=longest)
     before = singles(found)
     ranges = tuple(
         (first, last)
@@ -84,6 +88,7 @@ def test_what_is_taken_can_be_taken_back(
     gone = {tag for first, last in ranges for tag in range(first, last + 1)}
     assert singles(taken) == {tag: number for tag, number in before.items() if tag in gone}
     assert singles(found) == {tag: number for tag, number in before.items() if tag not in gone}
+    assert sum(taken.counts) == taken.total == len(singles(taken))
     assert is_joined(found) and is_joined(taken)
     found.take_back(taken)
     assert singles(found) == before
@@ -91,9 +96,9 @@ def test_what_is_taken_can_be_taken_back(
     assert found.total == len(before)
 
 
-@given(TAGS, st.integers(1, 70), st.integers(0, 70), st.sampled_from((1, 2)))
-def test_tags_of_a_range_are_counted(present: list[bool], first: int, more: int, step: int) -> None:
-    found = held(present, step=step)
+@given(TAGS, st.integers(1, 70), st.integers(0, 70), LONGEST)
+def test_tags_of_a_range_are_counted(present: list[bool], first: int, more: int, longest: int) -> None:
+    found = held(present, longest=longest)
     inside = [tag for tag in singles(found) if first <= tag <= first + more]
     assert found.count_of(first, first + more) == len(inside)
     assert found.run_count(first, first + more) >= bool(inside)
@@ -122,7 +127,7 @@ def test_a_few_runs_that_are_given_back_leave_the_others_as_they_are() -> None:
 
 def test_a_settlement_of_many_tags_does_not_look_at_each_run() -> None:
     """One entry has many of them, and a consumer may hold 65,536 runs. Each member carries them out."""
-    small, large = (held([True] * count, step=2) for count in (1_000, 20_000))
+    small, large = (held([True] * count, longest=1) for count in (1_000, 20_000))
     ranges = [(tag, tag) for tag in range(1, 1_000, 5)]
     held([True] * 1_000).remove_many(ranges)  # numpy loads some of its modules at the first call
     in_small = count_lines(lambda: small.remove_many(ranges))
@@ -132,7 +137,7 @@ def test_a_settlement_of_many_tags_does_not_look_at_each_run() -> None:
 
 
 def test_ranges_in_any_order_that_overlap_are_removed_as_one() -> None:
-    found = held([True] * 600, step=2)
+    found = held([True] * 600, longest=1)
     ranges = [(first, first + 7) for first in range(500, 90, -5)] + [(580, (1 << 64) - 1)]
     removed = found.remove_many(ranges)
     assert sorted(singles(found)) == [*range(1, 95), *range(508, 580)]

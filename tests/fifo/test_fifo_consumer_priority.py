@@ -115,6 +115,19 @@ def test_a_lower_priority_waits_while_a_higher_one_has_not_seen_all_messages() -
     assert first_low >= last_red
 
 
+def test_a_lower_priority_waits_while_arrivals_are_not_looked_up_for_a_higher_one() -> None:
+    world = World(replace(SMALL, max_consumers=100, arrival_budget=12), has_model=True)
+    world.queue(filter_enabled=True)
+    name = world.session()
+    world.attach(name, "high", 100, "colour = 'red'", priority=1)
+    world.attach(name, "low", 100)
+    entries = [world.publish(name, 16, [BLUE] * 15 + [RED]), *world.wake_until_done()]
+    last_red = max(place for place, entry in enumerate(entries) if sequences(entry, "high"))
+    first_low = min(place for place, entry in enumerate(entries) if sequences(entry, "low"))
+    assert 0 < last_red <= first_low
+    assert sequences(entries[last_red], "high") == [16]
+
+
 def test_a_returned_message_goes_to_the_highest_priority() -> None:
     world = World(has_model=True)
     world.queue()

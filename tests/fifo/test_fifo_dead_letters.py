@@ -115,6 +115,18 @@ def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
     assert [(number, count) for number, _, count, _ in claimed(world)] == [(6, 2), (8, 3)]
 
 
+def test_a_claim_reads_no_more_blocks_than_an_entry_may(world: World) -> None:
+    name = begin(world)
+    world.apply([world.batch(name, 20)])
+    world.apply([world.batch(name, 20), world.op(name, c.Attach(1, "a", b"", 40))])
+    world.wake_until_done()
+    in_each_block = [(tag, tag) for tag in range(1, 40, SMALL.block_size)]
+    world.do(name, c.Discard(1, "a", nth_number(1), tuple(in_each_block)))
+    assert info(world).dead == 5 == SMALL.block_budget + 1
+    assert claim(world) == 4
+    assert claim(world) == 5
+
+
 def test_messages_that_die_late_get_higher_numbers_though_their_sequences_are_lower(world: World) -> None:
     name = begin(world)
     world.apply([world.batch(name, 4), world.op(name, c.Attach(1, "a", b"", 4))])
@@ -362,14 +374,26 @@ def test_the_member_is_told_which_queues_have_new_dead_messages(world: World) ->
     assert not world.machine.died  # the member knows of it
 
 
-def test_a_snapshot_keeps_dead_messages_and_claims(world: World) -> None:
-    name = begin(world, max_length=2)
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 200}])
+def test_a_snapshot_keeps_dead_messages_and_claims(world: World, limit: dict[str, int]) -> None:
+    name = begin(world, **limit)
     world.apply([world.batch(name, 20)])
     claim(world)
     settle_dead(world, 2, forwarded=1, problem="full")
     again = world.restored(snapshot.encode(world.machine))
     assert queries.dead_work(again, 1, SMALL.max_claimed) == work(world)
     assert queries.info(again, 1) == info(world)
+    world.machine = again
+    settle_dead(world, 5)
+    assert claimed(world)[0][0] == 6, "others get numbers as before"
+
+
+def test_a_queue_with_dead_messages_can_be_deleted(world: World) -> None:
+    name = begin(world, max_length=1)
+    world.apply([world.batch(name, 3)])
+    assert list(world.machine.with_dead) == [1]
+    world.apply([(None, c.DeleteQueue(1))])
+    assert not world.machine.with_dead
 
 
 # ---- delayed messages, transactions and message groups

@@ -96,6 +96,16 @@ def test_a_part_that_is_dropped_gives_its_messages_back() -> None:
     assert not world.machine.queues[1].staging.has_bodies
 
 
+def test_a_consumer_whose_messages_timed_out_gets_none_back_before_it_answers() -> None:
+    world, name = world_of(consumer_timeout_ms=100)
+    attach = holding(world, name, 4)
+    settle(world, name, 1, attach, 1, 2)
+    prepare(world, name, 1)
+    world.wake(200)
+    finish(world, name, 1, is_committed=False)
+    assert counts(world) == (4, 0)
+
+
 def ends() -> dict[str, Callable[[World, bytes], object]]:
     """What ends a transaction that is not prepared."""
     low = c.QueueConfig("queue-1", max_length=1, overflow="reject_publish", message_ttl_ms=1)
@@ -216,6 +226,7 @@ def test_a_leader_asks_for_the_decision_in_time() -> None:
     publish(world, name, 1)
     prepare(world, name, 1)
     due, part = world.machine.decisions.due, PreparedPart(name, 1, RECORD, 1)
+    assert world.machine.decisions.are_waiting
     assert due(world.now_ms + 99) == ((), ())
     assert due(world.now_ms + 100) == ((part,), ())
     world.do(name, c.CloseSession())
@@ -255,9 +266,11 @@ def test_a_decision_commits_the_part_of_its_group_and_is_kept_until_all_have_fin
     assert counts(world) == (2, 0)
     decided = DecidedTransaction(name, 1, 5, (2, 3))
     assert world.machine.decisions.due(world.now_ms + PRODUCTION.finishing_ms) == ((), (decided,))
+    assert world.machine.decisions.are_waiting
     assert reason(world.do(name, c.Commit(1))) == "in_doubt", "not all groups have finished"
     assert world.apply([(None, c.Resolve(name, 1))]).replies == (Ok(),)
     world.machine = world.restored(snapshot.encode(world.machine))
+    assert world.machine.decisions.due(world.now_ms + PRODUCTION.finishing_ms) == ((), (decided,))
     world.apply([(None, c.Finished(name, 1))])
     world.apply([(None, c.Finished(name, 1))])
     assert not world.machine.decisions.are_waiting

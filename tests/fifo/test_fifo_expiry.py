@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fifo.commands import Get, Purge, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Ok
-from fifo.limits import SMALL
+from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.queries import group as queries
 from fifo.results import QueueInfo
 from support.fifo.world import START_MS, World, sequences
@@ -32,6 +34,15 @@ def test_a_message_in_the_middle_expires_when_its_time_comes() -> None:
     assert world.machine.next_wake() is None
     _, applied = world.attach(name, "a", 10)
     assert sequences(applied) == [1, 4]
+
+
+@pytest.mark.parametrize("limits", [PRODUCTION, SMALL])
+def test_a_time_to_live_of_zero_is_one(limits: Limits) -> None:
+    world = World(limits)
+    world.queue()
+    world.publish(world.session(), 4, ttls_ms=(0, 500, 0, -1))
+    world.wake()
+    assert info(world).ready == 2
 
 
 def test_the_shorter_of_the_queues_and_the_messages_time_holds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -354,7 +355,26 @@ def test_keys_are_one_for_all_messages_or_one_each(command: Enqueue | Stage) -> 
     assert (reply.reason, "bytes of keys of groups" in reply.detail) == ("bad_argument", True)
 
 
+@pytest.mark.parametrize("limits", [PRODUCTION, SMALL])
+def test_one_key_for_all_messages_of_a_batch_is_also_that_of_some_of_them(limits: Limits) -> None:
+    """The first message was accepted before, and each has a time to live of its own."""
+    world, name = prepared(limits)
+    attach(world, name, "a", 10)
+    attach(world, name, "b", 10)
+    assert publish(world, name, "x") == {"a": [1]}
+    rest = world.publish(name, 4, first=1, group_keys=keys("x"), ttls_ms=(100, 200, 300, 400))
+    assert given(rest) == {"a": [2, 3, 4]}
+
+
 # ---- budgets, limits, and states that are restored
+
+
+def test_an_entry_hands_out_no_more_runs_than_its_budget() -> None:
+    world, name = prepared(replace(SMALL, filed_places=100, file_slots=100, step_budget=1_000))
+    for _ in range(12):
+        publish(world, name, "x")
+    assert attach(world, name, "a", 40) == list(range(1, 11))
+    assert [sequences(applied) for applied in world.wake_until_done()] == [[11, 12]]
 
 
 def test_filing_goes_on_with_later_entries() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fifo.codec import Reader, Writer
@@ -12,16 +12,23 @@ from fifo.persistence.layouts import MANY, RANGES, NumberRangesKind
 from support.fifo.model.records import as_ranges
 
 numbers = st.integers(0, 30)
-steps = st.lists(st.tuples(st.sampled_from(("add", "forget")), numbers, st.integers(0, 5)), max_size=20)
+steps = st.lists(
+    st.tuples(st.sampled_from(("add", "forget", "remove")), numbers, st.integers(0, 5)), max_size=20
+)
 
 
 @given(steps, numbers, st.integers(0, 10))
+@example([("add", 1, 4), ("remove", 3, 0)], 0, 9)
+@example([("add", 1, 1), ("add", 6, 1), ("add", 4, 0)], 0, 9)
 def test_they_are_a_set_of_numbers(changes: list[tuple[str, int, int]], first: int, count: int) -> None:
     ranges, known = NumberRanges(), set[int]()
     for what, number, more in changes:
         if what == "add":
             ranges.add(number, number + more)
             known |= set(range(number, number + more + 1))
+        elif what == "remove":
+            ranges.remove(number)
+            known.discard(number)
         else:
             ranges.forget_below(number)
             known = {each for each in known if each >= number}
@@ -35,11 +42,16 @@ def test_they_are_a_set_of_numbers(changes: list[tuple[str, int, int]], first: i
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), max_size=50))
+@example([0, 127, 128, 16_383, 16_384])
 def test_many_numbers_are_written_as_single_ones(values: list[int]) -> None:
-    one_by_one, together = Writer(), Writer()
-    one_by_one.numbers(values)
+    one_by_one, in_turn, together = Writer(), Writer(), Writer()
+    for value in values:
+        one_by_one.number(value)
+    in_turn.numbers(values)
     together.many_numbers(np.array(values, dtype=np.uint64))
-    assert together.data == one_by_one.data
+    assert together.data == in_turn.data == one_by_one.data
+    reader = Reader(bytes(together.data))
+    assert [reader.number() for _ in values] == values
 
 
 def test_few_and_many_ranges_have_the_same_layout_and_are_read_back() -> None:

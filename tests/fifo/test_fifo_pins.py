@@ -11,7 +11,7 @@ from fifo import pins
 from fifo.commands import UNKNOWN, DeleteQueue, Get, Pin, Purge, Return, Settle, Unpin, UpdateConfig
 from fifo.effects import Ok, Pinned, Refused
 from fifo.group_machine import GroupMachine
-from fifo.limits import PRODUCTION, Limits
+from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.persistence import snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
@@ -188,6 +188,23 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 100, 1)) == "not_found"
     assert len(world.machine.queues[1].messages.blocks) == 1
     assert world.do(name, Unpin(1, made.pin)) == Ok()
+
+
+def test_a_purge_of_cold_delayed_messages_leaves_what_a_pin_shows() -> None:
+    world = World(SMALL)
+    world.queue(delayed_retry_min_ms=100)
+    name = world.session()
+    world.publish(name, 16)
+    before = waiting(world)
+    made = pin(world)
+    attach, _ = world.attach(name, "a", 8)
+    while held := queries.info(world.machine, 1).checked_out:  # type: ignore[union-attr]
+        world.do(name, Return(1, "a", attach, ((1, held),)))
+    assert queries.info(world.machine, 1).delayed == 8  # type: ignore[union-attr]
+    world.machine.page_out(1, 0)
+    world.apply([(None, Purge(1))])
+    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
+    assert shown(world.machine, made) == before
 
 
 def test_a_pin_reads_no_page_and_consumers_pass_what_is_pinned_alone(world: World) -> None:

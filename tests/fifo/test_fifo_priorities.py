@@ -8,6 +8,7 @@ import pytest
 
 from fifo.commands import (
     Attach,
+    Commit,
     Credit,
     Enqueue,
     Get,
@@ -26,7 +27,15 @@ from fifo.messages.ready_order import PriorityOrder, SequenceOrder
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.results import BrowsePage, QueueInfo
-from support.fifo.world import World, bodies_of, nth_number, part_name, selector, sequences
+from support.fifo.world import (
+    World,
+    bodies_of,
+    in_transaction,
+    nth_number,
+    part_name,
+    selector,
+    sequences,
+)
 
 RED = {"application-properties.colour": "red"}
 GREEN = {"application-properties.colour": "green"}
@@ -198,8 +207,9 @@ def test_a_message_that_failed_too_often_leaves() -> None:
 # ---- looking, pinning, reserving, staging
 
 
-def test_a_browse_is_by_sequence_and_what_comes_next_is_by_priority() -> None:
-    world, name = prepared()
+@pytest.mark.parametrize("message_groups", [False, True])
+def test_a_browse_is_by_sequence_and_what_comes_next_is_by_priority(message_groups: bool) -> None:
+    world, name = prepared(message_groups=message_groups)
     publish(world, name, "0505")
     page = queries.browse(world.machine, 1, 0, 10)
     assert isinstance(page, BrowsePage)
@@ -244,6 +254,19 @@ def test_staged_messages_have_their_priorities_when_they_are_published() -> None
     world.publish_staged(name, 1, (1, 5), (2, 2))
     assert info(world).ready_levels == ((3, 1), (2, 2), (1, 1), (0, 3))
     assert got(world, name, 10) == [2, 6, 7, 1, 3, 4, 5]
+
+
+def test_messages_of_a_transaction_have_their_priorities_when_it_commits() -> None:
+    world, name = prepared(max_priority=3)
+    world.queue(2, max_priority=3)
+    world.apply([in_transaction(1, world.batch(name, 3, priorities=bytes([1, 9, 0]), first=0))])
+    world.apply([in_transaction(1, world.batch(name, 2, priorities=b"\x02", first=0))])
+    world.apply([in_transaction(1, world.routed(name, [(1,), (2,)], priorities=b"\x03"))])
+    world.machine = world.restored(snapshot.encode(world.machine))
+    world.do(name, Commit(1))
+    assert info(world).ready_levels == ((3, 2), (2, 2), (1, 1), (0, 1))
+    assert info(world, 2).ready_levels == ((3, 1),)
+    assert got(world, name, 10) == [2, 6, 4, 5, 1, 3]
 
 
 def test_a_queue_without_priorities_keeps_none_of_staged_messages() -> None:

@@ -238,6 +238,18 @@ def test_cancel_can_return_what_is_held(world: World) -> None:
     assert (info(world).ready, info(world).checked_out) == (5, 0)
 
 
+@pytest.mark.parametrize("tag", ["a", ""])
+def test_only_a_consumer_that_is_attached_can_be_cancelled(world: World, tag: str) -> None:
+    """The consumer of Get has no tag, and is cancelled by none."""
+    name = world.session()
+    world.publish(name, 3)
+    world.do(name, Get(1, 2, settled=False))
+    reply = world.do(name, Cancel(1, tag, requeue=True))
+    assert isinstance(reply, Refused)
+    assert reply.reason == "not_attached"
+    assert info(world).checked_out == 2
+
+
 def test_attaching_after_a_cancel_starts_over(world: World) -> None:
     name = world.session()
     world.publish(name, 3)
@@ -582,6 +594,14 @@ def test_a_consumer_whose_new_selector_finds_no_room_keeps_the_one_that_it_has()
     assert selecting(world, name, "a", 900)
     assert not selecting(world, name, "a", 3_500)
     assert selecting(world, name, "a", 950)
+
+
+def test_a_consumer_may_always_have_a_shorter_selector() -> None:
+    world = limited_selectors()
+    name, other = world.session(1, owner=77), world.session(2, owner=78)
+    assert selecting(world, name, "a", 1_800)
+    assert selecting(world, other, "b", 900)
+    assert selecting(world, name, "a", 1_700)
 
 
 def test_the_bytes_of_selectors_outlive_a_snapshot() -> None:

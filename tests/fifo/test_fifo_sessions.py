@@ -53,6 +53,19 @@ def test_the_next_number_is_taken_a_lower_one_was_done_and_a_higher_one_is_refus
     assert world.apply([(Origin(name, 1, 2), get)]).replies == (Ok(1),)
 
 
+def test_a_purge_of_a_session_is_carried_out_once() -> None:
+    world = world_with_queue()
+    name = world.session()
+    world.publish(name, 3)
+    purge = world.op(name, Purge(1))
+    assert world.apply([purge]).replies == (Ok(3),)
+    world.publish(name, 2)
+    assert world.apply([purge]).replies == (Done(),)
+    info = queries.info(world.machine, 1)
+    assert info is not None
+    assert info.ready == 2
+
+
 def test_a_refused_command_uses_its_number() -> None:
     world = world_with_queue()
     name = world.session()
@@ -109,12 +122,14 @@ def test_a_higher_epoch_takes_back_what_the_lower_one_held_at_once() -> None:
     assert applied.effects[-1].redelivered == 0b111  # type: ignore[union-attr]
 
 
-def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered() -> None:
+@pytest.mark.parametrize("lowest_unconfirmed", [0, 1])
+def test_an_ended_session_is_fenced_until_a_higher_epoch_is_registered(lowest_unconfirmed: int) -> None:
     world = world_with_queue()
     name = world.session()
-    world.publish(name, 3)
+    world.publish(name, 3, lowest_unconfirmed=lowest_unconfirmed)
     world.do(name, CloseSession())
     assert reason(world.do(name, Get(1, 1, True))) == "fenced"
+    assert reason(world.apply([(Origin(name, 2, 1), Get(1, 1, True))]).replies[0]) == "not_registered"
     register = RegisterProducer(Address(1, 1, 101))
     assert reason(world.apply([(Origin(name, 1, 0), register)]).replies[0]) == "fenced"
     assert world.apply([(Origin(name, 2, 0), register)]).replies == (Registered(((1, 3),), known=True),)
@@ -239,6 +254,15 @@ def test_sessions_of_the_nodes_are_never_locked_out() -> None:
     for number in range(2, 7):
         assert broken(world, number, NODE) == Registered((), known=False)
     assert len(world.machine.sessions.producers) == 2, "nor is there anything to remember of them"
+
+
+def test_sessions_of_the_nodes_take_no_places_of_clients() -> None:
+    world = world_with_queue(replace(PRODUCTION, max_producers=2))
+    for number in range(5):
+        world.session(number, owner=NODE)
+    for owner in (2, 3):
+        assert broken(world, 10 + owner, owner) == Registered((), known=False)
+    assert reason(broken(world, 14, owner=4)) == "limit"
 
 
 def test_a_session_closed_with_nothing_unconfirmed_is_forgotten_at_once() -> None:

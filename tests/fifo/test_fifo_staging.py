@@ -290,6 +290,13 @@ def test_what_a_queue_may_have_staged_is_limited(
     assert isinstance(world.stage(name, 1, 9, 0, 1), Ok)
 
 
+def test_the_staged_messages_of_a_queue_are_limited() -> None:
+    world, name = prepared(limits=SMALL)
+    assert world.stage(name, 1, 1, 0, 40, size=10) == Ok(40)
+    assert "71 messages" in refused(world.stage(name, 1, 2, 0, 31, size=10), "limit")
+    assert world.stage(name, 1, 2, 0, 30, size=10) == Ok(30)
+
+
 def test_stretches_of_different_ttls_are_limited() -> None:
     world, name = prepared(limits=SMALL)
     assert world.stage(name, 1, 1, 0, 30, ttls_ms=tuple(range(30))) == Ok(30)

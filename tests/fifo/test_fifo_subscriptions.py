@@ -103,6 +103,14 @@ def info(world: World) -> QueueInfo:
     return found
 
 
+def test_a_subscription_may_be_opened_with_another_selector(world: World) -> None:
+    open_reader(world, "colour = 'red'")
+    again = open_reader(world, "colour = 'green'")
+    world.publish(name_of(world), 4, COLOURS * 2)
+    assert count_of(reserve(world, generation=again.generation)) == 2
+    assert shown(world, 1) == [2, 4]
+
+
 def test_a_reservation_is_asked_for_again_and_is_the_same(world: World) -> None:
     open_reader(world)
     world.publish(name_of(world), 10)
@@ -346,6 +354,7 @@ def test_who_begins_with_the_latest_does_not_read_what_was_there_before() -> Non
     assert memory.loads == before
     world.publish(name_of(world), 2, COLOURS)
     assert queries.may_reserve(world.machine, 1, "spark")
+    assert queries.may_reserve(world.machine, 1, "unknown"), "the command says that there is none"
     assert count_of(reserve(world)) == 1
     assert memory.loads - before <= 1, "the last block, where the message came"
 

@@ -80,6 +80,17 @@ def test_a_batch_that_comes_again_is_taken_once() -> None:
     assert ready(world) == [2, 2, 0]
 
 
+def test_a_message_that_was_confirmed_is_not_taken_again_when_a_late_copy_comes() -> None:
+    """The copy says itself that the message is not confirmed yet. It is the last one that was accepted."""
+    world, name = prepared(max_length=2, overflow="reject_publish")
+    first = world.routed(name, [(1,), (1,)])
+    assert world.apply([first]).replies == (Confirmed(1, 2),)
+    assert plain_reply(routed(world, name, [(1,)], independent=True)) == (3, 3, [(3, "queue_full")])
+    assert len(got(world, name, 1)) == 2
+    assert world.apply([world.op(name, first[1])]).replies == (Confirmed(1, 2),)
+    assert ready(world) == [0, 0, 0]
+
+
 def test_numbers_between_those_of_a_batch_were_not_taken() -> None:
     world, name = prepared()
     assert routed(world, name, [(1,), (1,), (2,)], numbers=[1, 3, 4], lowest_unconfirmed=1) == Confirmed(1, 4)

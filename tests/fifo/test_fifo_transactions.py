@@ -63,6 +63,15 @@ def test_what_a_transaction_publishes_is_visible_after_its_commit() -> None:
     assert (counts(world), counts(world, 2)) == ((0, 3), (3, 0))
 
 
+def test_a_consumer_keeps_its_credit_when_a_transaction_settles_its_messages() -> None:
+    world, name = world_of()
+    world.publish(name, 2)
+    attach, _ = world.attach(name, "a", 4)
+    settle(world, name, 1, c.Settle(1, "a", attach, ((1, 2),)))
+    assert world.do(name, c.Commit(1)) == Ok()
+    assert sequences(world.publish(name, 3)) == [3, 4]
+
+
 def test_messages_get_their_sequences_and_their_time_to_live_at_the_commit() -> None:
     world, name = world_of()
     publish(world, name, 1, 1, ttl_ms=50)

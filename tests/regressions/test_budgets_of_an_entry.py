@@ -117,6 +117,9 @@ def test_a_queue_with_much_work_does_not_keep_others_waiting() -> None:
     applied = world.apply([operation, (None, Wake())])
     assert deliveries([applied], 2)[-1:] == [4], "what is touched does not wait for what Wake continues"
     assert deliveries([applied], 1), "and does not keep it waiting"
+    touch = world.op(name, Attach(1, "c", b"", 10 * PRODUCTION.message_budget))
+    applied = world.apply([touch, world.batch(name, 1, queue=2, place=1)])
+    assert deliveries([applied], 2) == [5], "nor does it wait for one that has unfinished work"
 
 
 def test_every_queue_gets_its_turn_while_one_is_touched_in_every_entry() -> None:
