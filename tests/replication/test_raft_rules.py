@@ -629,6 +629,22 @@ def test_a_member_that_was_cut_off_raises_no_term() -> None:
     assert (group.term, world.nodes["n3"].group.leader) == (term, "n1")
 
 
+def test_pre_votes_that_come_after_a_leader_was_heard_elect_nobody() -> None:
+    lone = Lone(hard_state=(1, None))
+    lone.now += 1.0
+    lone.group.tick()
+    ((_, asked), _) = lone.answers()
+    assert isinstance(asked, PreVoteRequest)
+    lone.hear("n2", AppendEntries(1, 1, 1, 1, 0, 0, []))
+    for peer in ("n2", "n3"):
+        lone.hear(peer, PreVote(1, asked.round, True))
+    lone.answers()
+    lone.now += 1.0
+    lone.group.tick()
+    assert [type(message) for _, message in lone.answers()] == [PreVoteRequest] * 2
+    assert lone.group.term == 1
+
+
 def test_votes_are_not_heard_while_a_leader_is() -> None:
     lone = Lone()
     lone.hear("n2", AppendEntries(1, 1, 1, 1, 0, 0, []))
