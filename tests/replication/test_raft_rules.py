@@ -164,6 +164,37 @@ def test_a_new_leader_is_there_soon_after_the_old_one_dies() -> None:
     assert max(gaps) < 2.0
 
 
+def test_after_a_start_the_voters_campaign_in_turn_once_a_majority_is_connected() -> None:
+    world = World(3)
+    lonely = world.nodes["n1"].group
+    for name in ("n2", "n3"):
+        lonely.peer_disconnected(name)
+
+    def timers() -> dict[str, float]:
+        for node in world.nodes.values():
+            node.group.campaign_in_turn()
+        return {name: node.group.campaign.next_due() for name, node in world.nodes.items()}
+
+    alone = lonely.campaign.next_due()
+    first = timers()
+    assert first["n1"] == alone, "it is connected to no other voter"
+    assert world.now + QUICK.heartbeat_s < first["n2"] < first["n3"], "the order in group 7"
+    lonely.peer_connected("n2")
+    second = timers()
+    assert second == {**first, "n1": second["n1"]}
+    assert second["n3"] < second["n1"] != alone
+    world.now += 0.05
+    assert timers() == second, "each timer is set once"
+
+
+def test_the_only_voter_leads_soon_also_if_it_should_campaign_last() -> None:
+    lone = Lone(size=1)
+    lone.group.campaign.campaigns_last = True
+    lone.now += QUICK.election_max_s
+    lone.group.tick()
+    assert lone.group.is_leader
+
+
 def test_a_leader_without_a_majority_steps_down() -> None:
     world = World(3)
     group = world.elect("n1")
