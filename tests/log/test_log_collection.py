@@ -151,11 +151,11 @@ def collect(log: Log) -> int:
     return count
 
 
-def readable(log: Log, last: int = 100) -> list[int]:
+def readable(log: Log, last: int = 100, group: int = 1) -> list[int]:
     found = []
     for index in range(1, last + 1):
         try:
-            assert log.read(1, index) == body(index)
+            assert log.read(group, index) == body(index)
         except EntryMissing:
             continue
         found.append(index)
@@ -542,6 +542,19 @@ def test_a_cut_entry_does_not_come_back_when_the_record_that_cut_it_is_gone() ->
         for name in [name for name in disk.names if name.suffix == ".index"]:
             del disk.names[name]
         log = reopened(disk)
+
+
+def test_what_an_installed_snapshot_removed_does_not_come_back_with_the_manifest_of_a_collection() -> None:
+    disk = SimDisk()
+    log = filled(disk, 26)
+    journal = log.journal(2)
+    for index in range(1, 7):
+        journal.append([body(index)], index, 1)
+    journal.reset_to_snapshot(20, 5, keep_bodies_to=3)
+    retain(log, 26)
+    assert collect(log) > 0
+    for again in both_lives(log, disk):
+        assert readable(again, 6, group=2) == [1, 2, 3]
 
 
 def test_space_stays_within_twice_what_is_live() -> None:

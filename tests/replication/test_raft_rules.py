@@ -390,6 +390,7 @@ def test_a_member_far_behind_gets_the_snapshot_in_pieces(world_class: type[World
     world.run(1.5)
     assert node.group._view.snapshot_index == world.nodes["n1"].group._view.snapshot_index
     assert node.commands == world.nodes["n1"].commands
+    assert world.nodes["n1"].group.pinned_snapshots() == set(), "it is no longer being sent"
     world.propose("n1", b"after")
     world.run(0.3)
     assert node.commands[-1] == b"after"
