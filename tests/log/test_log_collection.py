@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
+from quorum.log.files import TEMPORARY
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segment_files.index import Columns, Sealed
+from quorum.log.segment_files.index import Columns, Sealed, index_path
 from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from support.examples import examples
 from support.log.damage import make_unreadable
@@ -349,7 +350,7 @@ def test_the_journal_follows_its_entries_to_where_they_were_copied() -> None:
         assert [journal.length_at(index) for index in range(1, 7)] == [1000] * 6
 
 
-def test_a_collection_that_is_never_adopted_leaves_only_a_file_that_opening_removes() -> None:
+def test_a_collection_that_is_never_adopted_leaves_only_files_that_opening_removes() -> None:
     disk = SimDisk()
     log = filled(disk)
     retain(log, 90, *KEPT)
@@ -361,6 +362,8 @@ def test_a_collection_that_is_never_adopted_leaves_only_a_file_that_opening_remo
     assert len(files(disk)) > len(before)
     del collection
     assert planned(log) is not None
+    disk.create(index_path(segment_path(DIRECTORY, 99)))
+    disk.create(DIRECTORY / f"MANIFEST{TEMPORARY}")
     log = reopened(disk)
     assert files(disk) == before
     assert set(readable(log)) == set(range(1, 101))
@@ -555,6 +558,19 @@ def test_what_an_installed_snapshot_removed_does_not_come_back_with_the_manifest
     assert collect(log) > 0
     for again in both_lives(log, disk):
         assert readable(again, 6, group=2) == [1, 2, 3]
+
+
+def test_a_copy_does_not_take_the_place_of_another_historys_entry_with_the_manifest_of_a_collection() -> None:
+    disk = SimDisk()
+    log = filled(disk, 26)
+    log.put_copy(2, 2, 9, [b"of term 9"])
+    for index in range(1, 4):
+        log.journal(2).append([body(index)], index, 1)
+    retain(log, 26)
+    assert collect(log) > 0
+    for again in both_lives(log, disk):
+        assert readable(again, 3, group=2) == [1, 2, 3]
+        assert (again.has_body(2, 2, 1), again.has_body(2, 2, 9)) == (True, True)
 
 
 def test_space_stays_within_twice_what_is_live() -> None:

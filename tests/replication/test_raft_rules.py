@@ -29,7 +29,7 @@ from quorum.replication.errors import ReentryError, ReplicationFailed, Unsupport
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.messages import Messages
-from support.raft.log import ModelDisk, ModelLog
+from support.raft.log import ModelDisk, ModelLog, ModelReceived
 from support.raft.world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
 
 
@@ -533,6 +533,15 @@ def test_a_snapshot_with_a_wrong_crc_is_not_installed() -> None:
     lone.ask(SnapshotChunk(2, 2, 9, 2, len(state), crc32c(state), 0, state))
     assert lone.installed == [(pack(commands), 9, 2)]
     assert (lone.group.commit_index, lone.group.applied_index, lone.group.last_index) == (9, 9, 9)
+
+
+def test_a_member_that_still_checks_what_it_has_received_says_that_it_is_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ModelReceived, "check", lambda self: False)
+    state = as_kept([])
+    answers = Lone().ask(SnapshotChunk(2, 1, 9, 2, len(state), crc32c(state), 0, state))
+    assert answers == [AppendAnswer(2, 1, 0, Outcome.ALIVE)]
 
 
 def test_entries_behind_a_snapshot_stay_if_they_follow_from_it() -> None:
