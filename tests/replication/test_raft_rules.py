@@ -552,6 +552,25 @@ def test_entries_behind_a_snapshot_stay_if_they_follow_from_it() -> None:
     assert answers == [AppendAnswer(2, 1, 5, Outcome.MATCHES)], "only the snapshot is proved"
 
 
+def test_a_member_that_has_lost_its_state_takes_a_snapshot_of_its_own_history_no_older_than_its_own() -> None:
+    lone = Lone("0222222222", hard_state=(2, None))
+    lone.hear("n2", AppendEntries(2, 1, 8, 10, 2, 0, []))
+    lone.group.take_committed(1 << 20, 3)
+    lone.group.save_snapshot(pack([]))
+    state = as_kept([b"a"])
+
+    def is_taken(index: int, term: int) -> bool:
+        lone.hear("n2", SnapshotChunk(2, 2, index, term, len(state), crc32c(state), 0, state))
+        return lone.installed == [(pack([b"a"]), index, term)]
+
+    assert not is_taken(6, 2), "nothing is lost"
+    lone.group.want_state(is_wanted=True)
+    assert not is_taken(3, 2), "the one here, at 4, is newer"
+    assert not is_taken(6, 1), "another history"
+    assert is_taken(6, 2)
+    assert (lone.group.last_index, lone.group.commit_index, lone.group.applied_index) == (10, 8, 6)
+
+
 def test_snapshots_are_kept_at_applied_entries_and_survive_a_restart() -> None:
     world = World(3)
     world.elect("n1")
