@@ -248,6 +248,18 @@ def test_entries_behind_the_oldest_kept_snapshot_stay() -> None:
     assert not set(readable(log)) & set(range(3, 37))
 
 
+def test_what_was_cut_is_garbage_before_anything_is_told() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    log.journal(1).truncate_from(20)
+    log.sync()
+    before = log.size_bytes
+    assert collect(log) > 0
+    assert log.size_bytes < before // 2
+    for again in both_lives(log, disk):
+        assert readable(again) == list(range(1, 20))
+
+
 def test_pages_go_when_no_snapshot_names_them_and_later_ones_stay() -> None:
     disk = SimDisk()
     log = filled(disk, 2)

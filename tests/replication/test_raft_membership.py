@@ -23,6 +23,7 @@ from quorum.replication.group import Group
 from quorum.replication.group_members import GroupMembers
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import QUARANTINED
+from quorum.replication.quarantine import RecoveryResponse
 from support.raft.ablations import guarded_by
 from support.raft.checks import Violation
 from support.raft.fuzz import run
@@ -186,6 +187,30 @@ def test_who_is_being_removed_has_to_answer_a_quarantined_member_too() -> None:
         world.run(0.01)
     assert not lost.quarantine.is_on
     assert [node.commands for node in world.nodes.values()] == [[b"old", b"kept"]] * 3
+
+
+def test_a_quarantine_ends_when_the_leaders_entries_are_here_and_on_disk() -> None:
+    """Its own entries of another history, however many, and entries that are not synced do not count."""
+    log = ModelLog(ModelDisk())
+    for index in range(1, 8):
+        log.journal(GROUP).append([b"\1"], index, min(index - 1, 1))
+    log.journal(GROUP).set_hard_state(1, QUARANTINED)
+    log.sync()
+    alone = Alone("n1", "n2", "n3", log=log)
+    group = alone.group
+    for peer in ("n3", "n2"):
+        response = RecoveryResponse(
+            GROUP, group.quarantine.nonce, 5, 4, peer == "n2", True, 1, ("n1", "n2", "n3")
+        )
+        group.take_recovery_response(peer, response)
+    alone.hear("n2", AppendEntries(5, 1, 1, 2, 1, 0, []))
+    assert (group.term, group.last_index, group.quarantine.is_on) == (5, 7, True)
+    group.receive("n2", frame(AppendEntries(5, 2, 1, 2, 1, 0, [Entry(5, b"\1"), Entry(5, b"\1")])))
+    group.flush()
+    assert group.quarantine.is_on
+    alone.leaves()
+    assert not group.quarantine.is_on
+    assert alone.hear("n3", VoteRequest(5, 9, 5, True)) == [], "the vote in this term is spent"
 
 
 def test_what_held_at_an_index_is_known_until_a_snapshot_covers_it() -> None:
