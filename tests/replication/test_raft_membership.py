@@ -439,6 +439,8 @@ def test_a_learner_is_caught_up_when_a_round_takes_less_than_an_election_timeout
     assert (slow.is_done, slow.target) == (False, 900)
     slow.observe(900, 950, 5.3, 0.4)
     assert (slow.is_done, slow.target) == (True, 950)
+    slow.observe(940, 2000, 5.6, 0.4)
+    assert slow.is_done, "the present round is still short"
     slow.observe(940, 2000, 5.8, 0.4)
     assert not slow.is_done, "it has fallen behind again"
 
