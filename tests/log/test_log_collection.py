@@ -344,6 +344,21 @@ def test_a_reader_keeps_what_it_reads_until_it_is_done() -> None:
     assert log.read(1, 3) == body(3)
 
 
+def test_a_reader_that_looked_into_several_segments_keeps_none_of_them() -> None:
+    disk = SimDisk()
+    log = filled(disk, 30)
+    log.journal(1).truncate_from(20)
+    for index in range(20, 60):
+        log.journal(1).append([body(index)], index, 2)
+    log.sync()
+    log.journal(1).compact_to(55, 2)
+    assert log.read(1, 21) == body(21), "another entry 21 is in an earlier segment"
+    log.retain(1, [Retained(55, array("Q"), array("Q"))])
+    assert collect(log) > 0
+    segments = [name for name in files(disk) if name.endswith(".log")]
+    assert len(segments) == len(log._store.history.sealed) + 1
+
+
 def test_the_journal_follows_its_entries_to_where_they_were_copied() -> None:
     """A view that begins in old segments, because others of the group's neighbours are garbage."""
     disk = SimDisk()

@@ -361,29 +361,31 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
     assert opened(disk).journal(1).first_index == 6
 
 
-def test_a_view_that_begins_earlier_again_has_all_its_entries_from_sealed_segments_on() -> None:
+@pytest.mark.parametrize("rolls", [(), (4,), (7, 10)])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_view_that_begins_earlier_again_has_all_its_entries(rolls: tuple[int, ...], *, is_open: bool) -> None:
+    """Those in the active segment and those in sealed ones, in the log that is open and at the next start."""
     disk = SimDisk()
-    log = opened(disk)
-    journal = filled(log, 6)
+    log = opened(disk, recent_bytes=0)
+    journal = filled(log, 2)
     journal.save_snapshot(2, 1, b"at 2")
-    for index in range(7, 13):
-        if index in {7, 10}:
+    for index in range(3, 13):
+        if index in rolls:
             log._roll(0, 1)
-        journal.append([b"longer body %d" % index], index, (index + 1) // 2)
+        journal.append([b"body" * index], index, (index + 1) // 2)
     journal.save_snapshot(11, 6, b"at 11")
     journal.compact_to(12, 6)
     log.sync()
     damage_newest(disk)
     for _ in range(2):
-        journal = opened(disk, recent_bytes=0).journal(1)
+        if not is_open:
+            journal = opened(disk, recent_bytes=0).journal(1)
+        is_open = False
         assert journal.load_snapshot() == (2, 1, b"at 2")
         assert (journal.first_index, journal.last_index) == (3, 12)
         assert [journal.term_at(index) for index in range(2, 13)] == [1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-        bodies = [journal.read(index) for index in range(3, 13)]
-        assert bodies == [b"body %d" % index for index in range(3, 7)] + [
-            b"longer body %d" % index for index in range(7, 13)
-        ]
-        assert [journal.length_at(index) for index in range(3, 13)] == [len(each) for each in bodies]
+        assert [journal.read(index) for index in range(3, 13)] == [b"body" * index for index in range(3, 13)]
+        assert [journal.length_at(index) for index in range(3, 13)] == [4 * index for index in range(3, 13)]
 
 
 def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_then(
