@@ -331,6 +331,30 @@ def test_followers_hear_of_a_commit_at_once() -> None:
     assert world.now - began < 0.06, "five turns of 10 ms, not a heartbeat of 100"
 
 
+def test_commits_are_announced_at_once_to_the_members_that_were_named() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.run(0.3)
+
+    def hear_at_once(command: bytes) -> set[str]:
+        group._engine.next_append_s = world.now + 1.0  # no heartbeat meanwhile
+        world.propose("n1", command)
+        world.run(0.06)
+        return {name for name in ("n2", "n3") if command in world.nodes[name].commands}
+
+    assert hear_at_once(b"a") == {"n2", "n3"}
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"b") == {"n2"}
+    group.announce_commits_also_to(["n3"])
+    assert hear_at_once(b"c") == {"n2", "n3"}
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"d") == {"n2", "n3"}, "named since the last call but one"
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"e") == {"n2"}
+    world.run(1.1)
+    assert world.nodes["n3"].commands == [b"a", b"b", b"c", b"d", b"e"], "the next heartbeat tells it"
+
+
 def test_news_of_a_commit_needs_no_answer_unless_something_is_missing() -> None:
     lone = Lone("011")
     assert lone.ask(AppendEntries(2, 1, 3, 3, 1, 0, [], True)) == []
