@@ -358,14 +358,19 @@ def test_a_snapshot_carries_the_members_of_its_index() -> None:
 
 
 def test_a_newcomer_far_behind_learns_the_members_from_a_snapshot() -> None:
+    """The entry that added it is no longer in the journal either."""
     world = World(3, spares=1)
-    world.elect("n1")
+    group = world.elect("n1")
+    world.isolate("n4")
+    world.change("n1", THREE.with_learner("n4"), 1.0)
+    added = group._view.configurations.index
     world.propose("n1", *(b"%d" % number for number in range(40)))
     world.run(0.5)
     for node in world.nodes.values():
         node.snapshot()
-    assert world.nodes["n1"].group._view.base > 1
-    world.change("n1", THREE.with_learner("n4"), 1.0)
+    assert group._view.base > added
+    world.heal()
+    world.run(1.0)
     newcomer = world.nodes["n4"]
     assert newcomer.commands == world.nodes["n1"].commands
     assert newcomer.group.configuration == THREE.with_learner("n4")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.log import Log
+from quorum.log import EntryMissing, Log
 from quorum.replication.configuration import CONFIGURATION, Configuration, wrap_state
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.journal_view import JournalView, NodeLog
@@ -162,6 +162,7 @@ def test_an_installed_snapshot_replaces_what_does_not_follow_from_it(
     view.install_snapshot(index, term, 6, MEMBERS)
     assert view.last_index == (kept[-1] if kept else index)
     assert view.term_at(index) == term
+    assert (view.configurations.current, view.configurations.index) == (MEMBERS, index)
     if not kept:
         assert view.note_synced() <= 6, "the sync was of the entries that were replaced"
     log.sync()
@@ -172,6 +173,25 @@ def test_an_installed_snapshot_replaces_what_does_not_follow_from_it(
     again = JournalView(opener(), GROUP)
     assert (again.snapshot_index, again.snapshot_state, again.last_index) == (index, b"theirs", last)
     assert again.read(last) == b"\0next"
+
+
+@pytest.mark.parametrize(
+    ("index", "committed", "proven", "readable"), [(20, 6, 0, 6), (20, 6, 8, 8), (20, 6, 4, 6), (8, 6, 9, 8)]
+)
+def test_bodies_of_an_installed_snapshots_history_stay_readable(
+    index: int, committed: int, proven: int, readable: int
+) -> None:
+    """Those that are committed here or proven, up to the snapshot; the others may be of another history."""
+    log = real()()
+    view = filled(log)
+    log.sync()
+    log.journal(GROUP).save_snapshot(index, 5, b"theirs")
+    view.install_snapshot(index, 5, committed, MEMBERS, proven)
+    for each in range(2, readable + 1):
+        assert view.read(each) == b"\0body %d" % each
+    for each in range(readable + 1, 11):
+        with pytest.raises(EntryMissing):
+            view.read(each)
 
 
 def test_an_installation_cut_short_is_finished_at_the_next_start(opener: Opener) -> None:
