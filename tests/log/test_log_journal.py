@@ -363,7 +363,9 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
 
 @pytest.mark.parametrize("rolls", [(), (4,), (7, 10)])
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_view_that_begins_earlier_again_has_all_its_entries(rolls: tuple[int, ...], *, is_open: bool) -> None:
+def test_a_view_that_begins_earlier_again_has_all_its_entries(
+    rolls: tuple[int, ...], *, is_open: bool
+) -> None:
     """Those in the active segment and those in sealed ones, in the log that is open and at the next start."""
     disk = SimDisk()
     log = opened(disk, recent_bytes=0)
