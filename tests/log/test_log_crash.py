@@ -4,6 +4,7 @@ invented."""
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import count
 
 import pytest
 from hypothesis import example, given, settings
@@ -92,8 +93,8 @@ def test_many_lives_in_a_row(seed: int, lives: list[tuple[int, int, bool]], shor
 
 def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_on() -> None:
     """A process dies between a rename and the sync of the directory; the next one goes on; the power goes."""
-    caught = 0
-    for number in range(400):
+    caught = with_snapshot = 0
+    for number in count():
         point, disk = number // 4, SimDisk(number)
         log = Log.open(DIRECTORY, disk, segment_bytes=10_000)
         journal = log.journal(1)
@@ -111,6 +112,7 @@ def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_
         disk.restart()
         log = Log.open(DIRECTORY, disk, segment_bytes=10_000)
         found = log.journal(1).load_snapshot()
+        with_snapshot += found is not None
         last = log.journal(1).last_index + 1
         log.journal(1).append([b"later"], last, 2)
         log.sync()
@@ -119,6 +121,7 @@ def test_names_that_only_the_cache_knew_are_made_durable_before_they_are_relied_
         assert log.read(1, last) == b"later"
         assert log.journal(1).load_snapshot() == found
     assert caught >= 20
+    assert with_snapshot >= 10
 
 
 def test_a_failed_sync_that_the_cache_forgot_is_written_again_by_recovery() -> None:

@@ -415,6 +415,19 @@ def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_th
     assert (journal.first_index, journal.last_index, journal.term_at(0)) == (1, 10, 0)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_snapshots_are_removed_durably_and_the_first_right_one_stays(seed: int) -> None:
+    disk = SimDisk()
+    journal = filled(opened(disk))
+    for index, term in ((4, 2), (8, 4)):
+        journal.save_snapshot(index, term, b"state")
+    journal.remove_snapshots_before(8)
+    assert journal.snapshot_indices() == [8]
+    disk.power_cut(seed)
+    assert len(snapshot_files(disk)) == 1
+    assert opened(disk).journal(1).load_snapshot() == (8, 4, b"state")
+
+
 def test_a_disk_error_while_wrong_snapshots_are_removed_is_final() -> None:
     disk = SimDisk()
     journal = filled(log := opened(disk))

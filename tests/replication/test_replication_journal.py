@@ -218,6 +218,16 @@ def test_a_start_finds_the_configurations_behind_a_snapshot_whatever_stays_below
     assert (again.base, known.at(12), known.current, known.index) == (1, below, behind, 13)
 
 
+def test_an_unreadable_entry_that_is_gone_may_be_a_configuration_no_longer(opener: Opener) -> None:
+    view = filled(opener(), 14)
+    view.unread = {11: "damaged", 13: "damaged"}
+    view.deleteEntriesFrom(12)
+    assert (view.last_index, view.unread.keys()) == (12, {11})
+    view.journal.save_snapshot(11, 1, b"theirs")
+    view.install_snapshot(11, 1, 11, MEMBERS)
+    assert (view.last_index, view.unread) == (12, {})
+
+
 def test_term_and_vote_are_kept(opener: Opener) -> None:
     log = opener()
     view = filled(log)
