@@ -168,6 +168,25 @@ def test_an_installed_snapshot_replaces_the_view() -> None:
                 again.read(index)
 
 
+@pytest.mark.parametrize(("kept", "readable"), [((6, 4), 4), ((6, 6), 6), ((6, 9), 6), ((15, 12), 10)])
+def test_what_one_installed_snapshot_removed_stays_removed_with_the_next(
+    kept: tuple[int, int], readable: int
+) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    log.put_copy(1, 2, 9, [b"of another history"])
+    journal = filled(log)
+    for index, keep_to in zip((20, 30), kept, strict=True):
+        journal.reset_to_snapshot(index, 5, keep_bodies_to=keep_to)
+    log.sync()
+    for again in (log, opened(disk)):
+        for index in range(1, readable + 1):
+            assert again.read(1, index) == b"body %d" % index
+        for index in range(readable + 1, 11):
+            with pytest.raises(EntryMissing):
+                again.read(1, index)
+
+
 def test_hard_state_is_durable_at_its_lsn() -> None:
     disk = SimDisk()
     log = opened(disk)

@@ -195,6 +195,30 @@ def test_the_only_voter_leads_soon_also_if_it_should_campaign_last() -> None:
     assert lone.group.is_leader
 
 
+def test_heartbeats_come_slowly_only_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(3)
+    world.elect("n1")
+    carry = world.carry
+    heartbeats: list[bool] = []
+
+    def listen(sender: str, to: str, data: bytes) -> None:
+        message = codec.decode(data)
+        if isinstance(message, AppendEntries) and not message.entries and not message.is_quiet:
+            heartbeats.append(message.is_slow)
+        carry(sender, to, data)
+
+    monkeypatch.setattr(world, "carry", listen)
+    for seconds, is_slow in ((0.8, False), (1.0, None), (1.0, True)):
+        heartbeats.clear()
+        world.run(seconds)
+        assert heartbeats
+        assert is_slow is None or set(heartbeats) == {is_slow}
+    world.propose("n1", b"a")
+    heartbeats.clear()
+    world.run(0.8)
+    assert set(heartbeats) == {False}
+
+
 def test_a_leader_without_a_majority_steps_down() -> None:
     world = World(3)
     group = world.elect("n1")
@@ -224,6 +248,15 @@ def test_a_gap_is_refused_with_the_place_to_go_on() -> None:
 def test_a_conflict_is_refused_at_its_terms_first_entry() -> None:
     lone = Lone("01122222")
     assert lone.ask(AppendEntries(3, 1, 1, 7, 3, 0, [])) == [AppendAnswer(3, 1, 4, Outcome.RESET)]
+
+
+def test_a_conflict_is_refused_no_lower_than_what_is_committed_or_compacted() -> None:
+    lone = Lone("0" + "2" * 19, hard_state=(2, None))
+    lone.hear("n2", AppendEntries(2, 1, 10, 20, 2, 0, []))
+    lone.group.take_committed(1 << 20, 9)
+    lone.group.save_snapshot(pack([]))
+    assert lone.group._view.base > 1
+    assert lone.ask(AppendEntries(3, 2, 10, 20, 3, 0, [])) == [AppendAnswer(3, 2, 11, Outcome.RESET)]
 
 
 def test_a_conflicting_tail_is_replaced() -> None:
