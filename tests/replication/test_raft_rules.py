@@ -29,7 +29,8 @@ from quorum.replication.errors import ReentryError, ReplicationFailed, Unsupport
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.messages import Messages
-from support.raft.log import ModelDisk, ModelLog, ModelReceived
+from quorum.replication.storage import SnapshotSource, SnapshotUnsendable
+from support.raft.log import ModelDisk, ModelJournal, ModelLog, ModelReceived
 from support.raft.world import GROUP, QUICK, Node, RealLogWorld, World, as_kept, pack, unpack
 
 
@@ -578,6 +579,37 @@ def test_a_transfer_goes_on_where_it_was_after_the_receiver_crashed(monkeypatch:
     assert world.nodes["n3"].commands == world.nodes["n1"].commands
     window = 4  # sent before the receiver could say how far it is
     assert 0 < min(offsets) <= on_file == min(offsets[window:])
+
+
+@pytest.mark.parametrize(
+    ("error", "pause_s"), [(OSError("unreadable"), 0.0), (SnapshotUnsendable(), replicator.UNSENDABLE_S)]
+)
+def test_a_snapshot_that_cannot_be_read_to_its_end_is_given_up_for_another_one(
+    error: Exception, pause_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelJournal, "note_damaged_snapshot", lambda *_: None)
+    world = World(3)
+    node = behind(world)
+    newest = world.nodes["n1"].log.journal(GROUP).open_snapshot
+    opened: list[SnapshotSource | None] = []
+
+    def open_one() -> SnapshotSource | None:
+        source = newest()
+        if not opened:
+            monkeypatch.setattr(source, "read", fail)
+        opened.append(source)
+        return source
+
+    def fail(offset: int, length: int) -> bytes:
+        raise error
+
+    world.nodes["n1"].group.send_snapshots_from(open_one)
+    world.heal()
+    world.run(pause_s * 0.9 + 0.1)
+    assert opened
+    assert len(opened) == 1 or not pause_s
+    world.run(2.0)
+    assert node.commands == world.nodes["n1"].commands
 
 
 def test_a_snapshot_with_a_wrong_crc_is_not_installed() -> None:
