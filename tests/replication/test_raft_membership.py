@@ -524,6 +524,16 @@ def test_a_group_grows_from_one_to_five_and_shrinks_to_another_one() -> None:
     assert world.nodes["n5"].group.configuration == Configuration(("n5",))
 
 
+def test_a_leader_knows_whether_a_majority_of_some_voters_answers() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.isolate("n3")
+    world.run(QUICK.election_min_s + 0.2)
+    for wanted, answers in ((THREE.voters, True), (("n1", "n3"), False), (("n1",), True), (("n3",), False)):
+        assert group.has_majority_of(wanted) == answers, wanted
+    assert not world.nodes["n2"].group.has_majority_of(THREE.voters), "it does not lead"
+
+
 # ---- handing over (thesis §3.10)
 
 

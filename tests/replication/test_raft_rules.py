@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from quorum.log.errors import EntryMissing
 from quorum.log.record import crc32c
 from quorum.log.snapshots import kept_snapshots, received, snapshot_files
 from quorum.replication import codec, library, replicator
@@ -291,6 +292,31 @@ def test_a_lost_append_is_sent_again() -> None:
     world.links["n1", "n2"].clear()
     world.run(0.4)
     assert world.nodes["n2"].commands == [b"a"]
+
+
+def test_an_entry_that_cannot_be_read_is_named_and_sent_once_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(3, config=replace(QUICK, keep_entries=100))
+    group = world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", b"a", b"b", b"c", b"d")
+    world.run(0.3, "n1", "n2")
+    bad, read = group.last_index - 1, group._view.read
+
+    def read_all_but_one(index: int) -> bytes:
+        if index == bad:
+            raise EntryMissing("it is damaged")
+        return read(index)
+
+    monkeypatch.setattr(group._view, "read", read_all_but_one)
+    world.heal()
+    world.run(1.0)
+    assert world.nodes["n3"].group.last_index == bad - 1
+    assert group.take_unreadable() == (bad, group.term, "it is damaged")
+    monkeypatch.setattr(group._view, "read", read)
+    world.run(0.5)
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
 
 
 def test_what_is_under_way_is_not_sent_again_with_every_acknowledgement() -> None:
