@@ -702,6 +702,38 @@ def test_snapshots_are_kept_at_applied_entries_and_survive_a_restart() -> None:
     assert world.nodes["n2"].commands == world.nodes["n1"].commands
 
 
+def test_applying_begins_again_from_the_newest_snapshot() -> None:
+    world = World(3)
+    world.elect("n1")
+    world.propose("n1", b"a", b"b", b"c")
+    world.run(0.5)
+    node = world.nodes["n2"]
+    node.snapshot()
+    covered = node.group.applied_index
+    world.propose("n1", b"d", b"e")
+    world.run(0.5)
+    state = node.group.rewind_applied()
+    assert state is not None
+    assert (unpack(state), node.group.applied_index) == ([b"a", b"b", b"c"], covered)
+    again = [bytes(body) for _, _, body in node.group.take_committed(1 << 20, 100)]
+    assert again == [b"d", b"e"]
+
+
+def test_an_unreadable_entry_that_a_snapshot_covers_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lone = Lone("0222222222", hard_state=(2, None))
+    lone.hear("n2", AppendEntries(2, 1, 8, 10, 2, 0, []))
+
+    def read(index: int) -> bytes:
+        raise EntryMissing("it is damaged")
+
+    monkeypatch.setattr(lone.group._view, "read", read)
+    assert lone.group.take_committed(1 << 20, 100) == []
+    state = as_kept([])
+    lone.hear("n2", SnapshotChunk(2, 2, 20, 2, len(state), crc32c(state), 0, state))
+    assert lone.group.applied_index == 20
+    assert lone.group.take_unreadable() is None
+
+
 # ---- §8 reads
 
 
