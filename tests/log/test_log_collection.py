@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorum.log import Collection, EntryMissing, Log, LogDamaged, LogFailed, LogFull, Retained, Retention
+from quorum.log.files import TEMPORARY
 from quorum.log.record import HEADER_BYTES
-from quorum.log.segment_files.index import Columns, Sealed
+from quorum.log.segment_files.index import Columns, Sealed, index_path
 from quorum.log.segment_files.segments import HEADER_BLOCK, segment_path
 from support.examples import examples
 from support.log.damage import make_unreadable
@@ -151,11 +152,11 @@ def collect(log: Log) -> int:
     return count
 
 
-def readable(log: Log, last: int = 100) -> list[int]:
+def readable(log: Log, last: int = 100, group: int = 1) -> list[int]:
     found = []
     for index in range(1, last + 1):
         try:
-            assert log.read(1, index) == body(index)
+            assert log.read(group, index) == body(index)
         except EntryMissing:
             continue
         found.append(index)
@@ -247,6 +248,18 @@ def test_entries_behind_the_oldest_kept_snapshot_stay() -> None:
     assert not set(readable(log)) & set(range(3, 37))
 
 
+def test_what_was_cut_is_garbage_before_anything_is_told() -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    log.journal(1).truncate_from(20)
+    log.sync()
+    before = log.size_bytes
+    assert collect(log) > 0
+    assert log.size_bytes < before // 2
+    for again in both_lives(log, disk):
+        assert readable(again) == list(range(1, 20))
+
+
 def test_pages_go_when_no_snapshot_names_them_and_later_ones_stay() -> None:
     disk = SimDisk()
     log = filled(disk, 2)
@@ -331,6 +344,21 @@ def test_a_reader_keeps_what_it_reads_until_it_is_done() -> None:
     assert log.read(1, 3) == body(3)
 
 
+def test_a_reader_that_looked_into_several_segments_keeps_none_of_them() -> None:
+    disk = SimDisk()
+    log = filled(disk, 30)
+    log.journal(1).truncate_from(20)
+    for index in range(20, 60):
+        log.journal(1).append([body(index)], index, 2)
+    log.sync()
+    log.journal(1).compact_to(55, 2)
+    assert log.read(1, 21) == body(21), "another entry 21 is in an earlier segment"
+    log.retain(1, [Retained(55, array("Q"), array("Q"))])
+    assert collect(log) > 0
+    segments = [name for name in files(disk) if name.endswith(".log")]
+    assert len(segments) == len(log._store.history.sealed) + 1
+
+
 def test_the_journal_follows_its_entries_to_where_they_were_copied() -> None:
     """A view that begins in old segments, because others of the group's neighbours are garbage."""
     disk = SimDisk()
@@ -349,7 +377,7 @@ def test_the_journal_follows_its_entries_to_where_they_were_copied() -> None:
         assert [journal.length_at(index) for index in range(1, 7)] == [1000] * 6
 
 
-def test_a_collection_that_is_never_adopted_leaves_only_a_file_that_opening_removes() -> None:
+def test_a_collection_that_is_never_adopted_leaves_only_files_that_opening_removes() -> None:
     disk = SimDisk()
     log = filled(disk)
     retain(log, 90, *KEPT)
@@ -361,6 +389,8 @@ def test_a_collection_that_is_never_adopted_leaves_only_a_file_that_opening_remo
     assert len(files(disk)) > len(before)
     del collection
     assert planned(log) is not None
+    disk.create(index_path(segment_path(DIRECTORY, 99)))
+    disk.create(DIRECTORY / f"MANIFEST{TEMPORARY}")
     log = reopened(disk)
     assert files(disk) == before
     assert set(readable(log)) == set(range(1, 101))
@@ -542,6 +572,32 @@ def test_a_cut_entry_does_not_come_back_when_the_record_that_cut_it_is_gone() ->
         for name in [name for name in disk.names if name.suffix == ".index"]:
             del disk.names[name]
         log = reopened(disk)
+
+
+def test_what_an_installed_snapshot_removed_does_not_come_back_with_the_manifest_of_a_collection() -> None:
+    disk = SimDisk()
+    log = filled(disk, 26)
+    journal = log.journal(2)
+    for index in range(1, 7):
+        journal.append([body(index)], index, 1)
+    journal.reset_to_snapshot(20, 5, keep_bodies_to=3)
+    retain(log, 26)
+    assert collect(log) > 0
+    for again in both_lives(log, disk):
+        assert readable(again, 6, group=2) == [1, 2, 3]
+
+
+def test_a_copy_does_not_take_the_place_of_another_historys_entry_with_the_manifest_of_a_collection() -> None:
+    disk = SimDisk()
+    log = filled(disk, 26)
+    log.put_copy(2, 2, 9, [b"of term 9"])
+    for index in range(1, 4):
+        log.journal(2).append([body(index)], index, 1)
+    retain(log, 26)
+    assert collect(log) > 0
+    for again in both_lives(log, disk):
+        assert readable(again, 3, group=2) == [1, 2, 3]
+        assert (again.has_body(2, 2, 1), again.has_body(2, 2, 9)) == (True, True)
 
 
 def test_space_stays_within_twice_what_is_live() -> None:

@@ -499,6 +499,16 @@ def test_a_manifest_of_a_newer_format_is_refused_by_its_name() -> None:
         reopened(disk)
 
 
+def test_a_segment_of_a_newer_format_is_refused_by_its_name() -> None:
+    disk = SimDisk()
+    filled(disk)
+    data = disk.names[segment_path(DIRECTORY, 1)].data
+    data[8] = 3
+    data[56:60] = crc32c(bytes(data[:56])).to_bytes(4, "little")
+    with pytest.raises(LogUnknown, match="format 3, this program knows 2"):
+        reopened(disk)
+
+
 def test_a_manifest_whose_lines_do_not_name_the_format_is_read() -> None:
     """As 0.1.0 has written it."""
     disk = SimDisk()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quorum.log import Log, LogFull, RealFiles
+from quorum.log import Log, LogDamaged, LogFull, RealFiles
 from quorum.log.files import SpareDescriptors
 from support.log.disk import SimDisk
 from support.log.model import DIRECTORY
@@ -59,6 +59,26 @@ def test_segments_and_snapshots_are_written_without_a_free_descriptor(tmp_path: 
     again = Log.open(tmp_path, RealFiles(), segment_bytes=20_000)
     assert again.journal(1).load_snapshot() == (index + 1, 1, b"the last state")
     again.close()
+
+
+def test_a_log_that_cannot_be_opened_leaves_no_file_open(tmp_path: Path) -> None:
+    """A member sets such a log aside and begins another one, in the same process."""
+    files = RealFiles()
+    log = Log.open(tmp_path, files, segment_bytes=20_000)
+    for index in range(1, 31):
+        log.journal(1).append([bytes(1_000)], index, 1)
+    log.journal(1).set_hard_state(1, "candidate")
+    log.sync()
+    log.close()
+    Log.open(tmp_path, files).close()  # which says that all of it is synced
+    newest = max(tmp_path.glob("segment-*.log"))
+    data = bytearray(newest.read_bytes())
+    data[data.rindex(b"candidate")] ^= 1
+    newest.write_bytes(data)
+    before = set(os.listdir("/proc/self/fd"))
+    with pytest.raises(LogDamaged):
+        Log.open(tmp_path, files)
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

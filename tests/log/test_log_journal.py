@@ -168,6 +168,25 @@ def test_an_installed_snapshot_replaces_the_view() -> None:
                 again.read(index)
 
 
+@pytest.mark.parametrize(("kept", "readable"), [((6, 4), 4), ((6, 6), 6), ((6, 9), 6), ((15, 12), 10)])
+def test_what_one_installed_snapshot_removed_stays_removed_with_the_next(
+    kept: tuple[int, int], readable: int
+) -> None:
+    disk = SimDisk()
+    log = opened(disk)
+    log.put_copy(1, 2, 9, [b"of another history"])
+    journal = filled(log)
+    for index, keep_to in zip((20, 30), kept, strict=True):
+        journal.reset_to_snapshot(index, 5, keep_bodies_to=keep_to)
+    log.sync()
+    for again in (log, opened(disk)):
+        for index in range(1, readable + 1):
+            assert again.read(1, index) == b"body %d" % index
+        for index in range(readable + 1, 11):
+            with pytest.raises(EntryMissing):
+                again.read(1, index)
+
+
 def test_hard_state_is_durable_at_its_lsn() -> None:
     disk = SimDisk()
     log = opened(disk)
@@ -361,6 +380,35 @@ def test_a_damaged_snapshot_falls_back_and_the_view_begins_earlier_again() -> No
     assert opened(disk).journal(1).first_index == 6
 
 
+@pytest.mark.parametrize("rolls", [(), (4,), (7, 10)])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_view_that_begins_earlier_again_has_all_its_entries(
+    rolls: tuple[int, ...], *, is_open: bool
+) -> None:
+    """Those in the active segment and those in sealed ones, in the log that is open and at the next start."""
+    disk = SimDisk()
+    log = opened(disk, recent_bytes=0)
+    journal = filled(log, 2)
+    journal.save_snapshot(2, 1, b"at 2")
+    for index in range(3, 13):
+        if index in rolls:
+            log._roll(0, 1)
+        journal.append([b"body" * index], index, (index + 1) // 2)
+    journal.save_snapshot(11, 6, b"at 11")
+    journal.compact_to(12, 6)
+    log.sync()
+    damage_newest(disk)
+    for _ in range(2):
+        if not is_open:
+            journal = opened(disk, recent_bytes=0).journal(1)
+        is_open = False
+        assert journal.load_snapshot() == (2, 1, b"at 2")
+        assert (journal.first_index, journal.last_index) == (3, 12)
+        assert [journal.term_at(index) for index in range(2, 13)] == [1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+        assert [journal.read(index) for index in range(3, 13)] == [b"body" * index for index in range(3, 13)]
+        assert [journal.length_at(index) for index in range(3, 13)] == [4 * index for index in range(3, 13)]
+
+
 def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -384,6 +432,19 @@ def test_a_view_that_was_found_to_be_whole_begins_earlier_whatever_is_damaged_th
     journal = log.journal(1)
     assert journal.load_snapshot() is None
     assert (journal.first_index, journal.last_index, journal.term_at(0)) == (1, 10, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wrong_snapshots_are_removed_durably_and_the_first_right_one_stays(seed: int) -> None:
+    disk = SimDisk()
+    journal = filled(opened(disk))
+    for index, term in ((4, 2), (8, 4)):
+        journal.save_snapshot(index, term, b"state")
+    journal.remove_snapshots_before(8)
+    assert journal.snapshot_indices() == [8]
+    disk.power_cut(seed)
+    assert len(snapshot_files(disk)) == 1
+    assert opened(disk).journal(1).load_snapshot() == (8, 4, b"state")
 
 
 def test_a_disk_error_while_wrong_snapshots_are_removed_is_final() -> None:

@@ -505,12 +505,13 @@ def test_only_a_leader_of_the_highest_term_says_how_much_is_enough() -> None:
 
 def test_standings_travel_whole_or_not_at_all() -> None:
     made = standing(6, leads=True)
-    assert RecoveryResponse.decode(made.encode()) == made
+    data = made.encode()
+    assert RecoveryResponse.decode(data) == made
     question = RecoveryRequest(3, 9)
     assert RecoveryRequest.decode(question.encode()) == question
-    for data in (b"", made.encode()[:-1], made.encode() + b"\2", made.encode()[:-2] + b"\xff\xff"):
+    for wrong in (*(data[:end] for end in range(len(data))), data + b"\2", data[:-2] + b"\xff\xff"):
         with pytest.raises(WireError):
-            RecoveryResponse.decode(data)
+            RecoveryResponse.decode(wrong)
     with pytest.raises(WireError):
         RecoveryRequest.decode(b"x")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from quorum.log import Log
@@ -28,3 +29,11 @@ def test_a_complete_snapshot_that_cannot_be_read_back_is_received_again() -> Non
     source = incoming.take(chunk(0, len(STATE)))
     assert source is not None
     assert source.read(0, len(STATE)) == STATE
+
+
+def test_another_snapshot_replaces_a_complete_one_from_its_first_chunk_on() -> None:
+    incoming = Incoming(Log.open(Path("/log"), SimDisk()).journal(1).receive_snapshot)
+    assert incoming.take(chunk(0, len(STATE))) is not None
+    newer = replace(chunk(0, 2_000), index=10)
+    assert incoming.take(newer) is None
+    assert (incoming.received(newer), incoming.received(chunk(0, 2_000))) == (2_000, 0)

@@ -103,6 +103,27 @@ def test_a_node_that_others_know_with_another_directory_is_told_what_may_be_wron
         node.read(other.hello("a", bytes(32)))
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "is_refused"),
+    [("a b", "a b", False), ("a b", "a c", True), ("a b", "", False), ("", "a b", False), ("", "", False)],
+)
+def test_founding_members_have_begun_with_the_same_members(one: str, other: str, is_refused: bool) -> None:
+    """A member that joined later names none."""
+    node, dialer = Identity("a", 1, SECRET, "test", one), Identity("b", 1, SECRET, "test", other)
+    hello = dialer.hello("a", bytes(32))
+    if is_refused:
+        with pytest.raises(HandshakeError, match="began with other members"):
+            node.read(hello)
+    else:
+        assert node.read(hello).sender == "b"
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, "\u00e9" * 33, "a\0b"])
+def test_a_name_that_does_not_fit_into_a_hello_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 64 bytes"):
+        Identity("a", 1, SECRET, "test").hello(name, bytes(32))
+
+
 @pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "\u202eb"])
 def test_a_name_that_cannot_be_printed_is_refused_before_it_is_logged(name: str) -> None:
     listener, dialer = Identity("a", 1, SECRET, "test"), Identity(name, 1, SECRET, "test")

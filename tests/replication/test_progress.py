@@ -6,6 +6,8 @@ import pytest
 
 from quorum.replication.configuration import majority
 from quorum.replication.progress import Inflights, Progress, ProgressState
+from quorum.replication.snapshots import WINDOW_CHUNKS, Outgoing
+from support.raft.log import HeldSnapshot
 
 
 @pytest.mark.parametrize("voters", range(16))
@@ -69,3 +71,32 @@ def test_a_lost_state_is_wanted_for_a_while_only() -> None:
     progress.want_state(5, 20.0)
     progress.begin_leadership()
     assert not progress.wants_state(11.0)
+
+
+def test_a_window_of_a_snapshots_chunks_is_under_way_and_what_is_lost_is_sent_again() -> None:
+    outgoing = Outgoing(HeldSnapshot(9, 3, bytes(650)), 100, 0.0, 0.0)
+
+    def sent() -> list[tuple[int, int]]:
+        """Offset and length of the chunks that are sent now."""
+        return [(offset, len(data)) for offset, data in iter(outgoing.next_chunk, None)]
+
+    assert sent() == [(0, 100), (100, 100), (200, 100), (300, 100)]
+    assert WINDOW_CHUNKS == 4
+    outgoing.answered(200, 1.0)
+    assert sent() == [(400, 100), (500, 100)]
+    outgoing.heartbeat()
+    assert sent() == [], "there was an answer since the last heartbeat"
+    outgoing.heartbeat()
+    assert sent() == [(200, 100), (300, 100), (400, 100), (500, 100)]
+    outgoing.answered(100, 2.0)
+    assert sent() == [(100, 100), (200, 100), (300, 100), (400, 100)], "the follower has begun again"
+    outgoing.answered(651, 3.0)
+    for _ in range(2):
+        outgoing.heartbeat()
+    assert sent() == [(100, 100), (200, 100), (300, 100), (400, 100)], "it cannot have more than there is"
+    outgoing.answered(500, 3.0)
+    outgoing.answered(650, 4.0)
+    assert sent() == []
+    for _ in range(2):
+        outgoing.heartbeat()
+    assert sent() == [(650, 0)], "all is sent: an empty chunk asks again"

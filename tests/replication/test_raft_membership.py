@@ -23,6 +23,7 @@ from quorum.replication.group import Group
 from quorum.replication.group_members import GroupMembers
 from quorum.replication.guard import Guard
 from quorum.replication.journal_view import QUARANTINED
+from quorum.replication.quarantine import RecoveryResponse
 from support.raft.ablations import guarded_by
 from support.raft.checks import Violation
 from support.raft.fuzz import run
@@ -188,6 +189,30 @@ def test_who_is_being_removed_has_to_answer_a_quarantined_member_too() -> None:
     assert [node.commands for node in world.nodes.values()] == [[b"old", b"kept"]] * 3
 
 
+def test_a_quarantine_ends_when_the_leaders_entries_are_here_and_on_disk() -> None:
+    """Its own entries of another history, however many, and entries that are not synced do not count."""
+    log = ModelLog(ModelDisk())
+    for index in range(1, 8):
+        log.journal(GROUP).append([b"\1"], index, min(index - 1, 1))
+    log.journal(GROUP).set_hard_state(1, QUARANTINED)
+    log.sync()
+    alone = Alone("n1", "n2", "n3", log=log)
+    group = alone.group
+    for peer in ("n3", "n2"):
+        response = RecoveryResponse(
+            GROUP, group.quarantine.nonce, 5, 4, peer == "n2", True, 1, ("n1", "n2", "n3")
+        )
+        group.take_recovery_response(peer, response)
+    alone.hear("n2", AppendEntries(5, 1, 1, 2, 1, 0, []))
+    assert (group.term, group.last_index, group.quarantine.is_on) == (5, 7, True)
+    group.receive("n2", frame(AppendEntries(5, 2, 1, 2, 1, 0, [Entry(5, b"\1"), Entry(5, b"\1")])))
+    group.flush()
+    assert group.quarantine.is_on
+    alone.leaves()
+    assert not group.quarantine.is_on
+    assert alone.hear("n3", VoteRequest(5, 9, 5, True)) == [], "the vote in this term is spent"
+
+
 def test_what_held_at_an_index_is_known_until_a_snapshot_covers_it() -> None:
     two, four = Configuration(("n1", "n2")), Configuration(("n1", "n2", "n3", "n4"))
     known = Configurations(THREE)
@@ -333,14 +358,19 @@ def test_a_snapshot_carries_the_members_of_its_index() -> None:
 
 
 def test_a_newcomer_far_behind_learns_the_members_from_a_snapshot() -> None:
+    """The entry that added it is no longer in the journal either."""
     world = World(3, spares=1)
-    world.elect("n1")
+    group = world.elect("n1")
+    world.isolate("n4")
+    world.change("n1", THREE.with_learner("n4"), 1.0)
+    added = group._view.configurations.index
     world.propose("n1", *(b"%d" % number for number in range(40)))
     world.run(0.5)
     for node in world.nodes.values():
         node.snapshot()
-    assert world.nodes["n1"].group._view.base > 1
-    world.change("n1", THREE.with_learner("n4"), 1.0)
+    assert group._view.base > added
+    world.heal()
+    world.run(1.0)
     newcomer = world.nodes["n4"]
     assert newcomer.commands == world.nodes["n1"].commands
     assert newcomer.group.configuration == THREE.with_learner("n4")
@@ -414,6 +444,8 @@ def test_a_learner_is_caught_up_when_a_round_takes_less_than_an_election_timeout
     assert (slow.is_done, slow.target) == (False, 900)
     slow.observe(900, 950, 5.3, 0.4)
     assert (slow.is_done, slow.target) == (True, 950)
+    slow.observe(940, 2000, 5.6, 0.4)
+    assert slow.is_done, "the present round is still short"
     slow.observe(940, 2000, 5.8, 0.4)
     assert not slow.is_done, "it has fallen behind again"
 
@@ -490,6 +522,16 @@ def test_a_group_grows_from_one_to_five_and_shrinks_to_another_one() -> None:
     world.run(0.5)
     assert len(world.nodes["n5"].commands) == 12
     assert world.nodes["n5"].group.configuration == Configuration(("n5",))
+
+
+def test_a_leader_knows_whether_a_majority_of_some_voters_answers() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.isolate("n3")
+    world.run(QUICK.election_min_s + 0.2)
+    for wanted, answers in ((THREE.voters, True), (("n1", "n3"), False), (("n1",), True), (("n3",), False)):
+        assert group.has_majority_of(wanted) == answers, wanted
+    assert not world.nodes["n2"].group.has_majority_of(THREE.voters), "it does not lead"
 
 
 # ---- handing over (thesis §3.10)

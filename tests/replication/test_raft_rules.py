@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from quorum.log.errors import EntryMissing
 from quorum.replication import codec
 from quorum.replication.codec import (
     AppendAnswer,
@@ -24,7 +25,7 @@ from quorum.replication.codec import (
 from quorum.replication.group_config import GroupConfig
 from support.raft.log import ModelDisk
 from support.raft.lone import Lone
-from support.raft.world import GROUP, QUICK, World
+from support.raft.world import GROUP, QUICK, World, pack
 
 # ---- §5.1 terms
 
@@ -88,6 +89,61 @@ def test_a_new_leader_is_there_soon_after_the_old_one_dies() -> None:
     assert max(gaps) < 2.0
 
 
+def test_after_a_start_the_voters_campaign_in_turn_once_a_majority_is_connected() -> None:
+    world = World(3)
+    lonely = world.nodes["n1"].group
+    for name in ("n2", "n3"):
+        lonely.peer_disconnected(name)
+
+    def timers() -> dict[str, float]:
+        for node in world.nodes.values():
+            node.group.campaign_in_turn()
+        return {name: node.group.campaign.next_due() for name, node in world.nodes.items()}
+
+    alone = lonely.campaign.next_due()
+    first = timers()
+    assert first["n1"] == alone, "it is connected to no other voter"
+    assert world.now + QUICK.heartbeat_s < first["n2"] < first["n3"], "the order in group 7"
+    lonely.peer_connected("n2")
+    second = timers()
+    assert second == {**first, "n1": second["n1"]}
+    assert second["n3"] < second["n1"] != alone
+    world.now += 0.05
+    assert timers() == second, "each timer is set once"
+
+
+def test_the_only_voter_leads_soon_also_if_it_should_campaign_last() -> None:
+    lone = Lone(size=1)
+    lone.group.campaign.campaigns_last = True
+    lone.now += QUICK.election_max_s
+    lone.group.tick()
+    assert lone.group.is_leader
+
+
+def test_heartbeats_come_slowly_only_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(3)
+    world.elect("n1")
+    carry = world.carry
+    heartbeats: list[bool] = []
+
+    def listen(sender: str, to: str, data: bytes) -> None:
+        message = codec.decode(data)
+        if isinstance(message, AppendEntries) and not message.entries and not message.is_quiet:
+            heartbeats.append(message.is_slow)
+        carry(sender, to, data)
+
+    monkeypatch.setattr(world, "carry", listen)
+    for seconds, is_slow in ((0.8, False), (1.0, None), (1.0, True)):
+        heartbeats.clear()
+        world.run(seconds)
+        assert heartbeats
+        assert is_slow is None or set(heartbeats) == {is_slow}
+    world.propose("n1", b"a")
+    heartbeats.clear()
+    world.run(0.8)
+    assert set(heartbeats) == {False}
+
+
 def test_a_leader_without_a_majority_steps_down() -> None:
     world = World(3)
     group = world.elect("n1")
@@ -117,6 +173,15 @@ def test_a_gap_is_refused_with_the_place_to_go_on() -> None:
 def test_a_conflict_is_refused_at_its_terms_first_entry() -> None:
     lone = Lone("01122222")
     assert lone.ask(AppendEntries(3, 1, 1, 7, 3, 0, [])) == [AppendAnswer(3, 1, 4, Outcome.RESET)]
+
+
+def test_a_conflict_is_refused_no_lower_than_what_is_committed_or_compacted() -> None:
+    lone = Lone("0" + "2" * 19, hard_state=(2, None))
+    lone.hear("n2", AppendEntries(2, 1, 10, 20, 2, 0, []))
+    lone.group.take_committed(1 << 20, 9)
+    lone.group.save_snapshot(pack([]))
+    assert lone.group._view.base > 1
+    assert lone.ask(AppendEntries(3, 2, 10, 20, 3, 0, [])) == [AppendAnswer(3, 2, 11, Outcome.RESET)]
 
 
 def test_a_conflicting_tail_is_replaced() -> None:
@@ -150,6 +215,31 @@ def test_a_lost_append_is_sent_again() -> None:
     world.links["n1", "n2"].clear()
     world.run(0.4)
     assert world.nodes["n2"].commands == [b"a"]
+
+
+def test_an_entry_that_cannot_be_read_is_named_and_sent_once_it_can_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(3, config=replace(QUICK, keep_entries=100))
+    group = world.elect("n1")
+    world.isolate("n3")
+    world.propose("n1", b"a", b"b", b"c", b"d")
+    world.run(0.3, "n1", "n2")
+    bad, read = group.last_index - 1, group._view.read
+
+    def read_all_but_one(index: int) -> bytes:
+        if index == bad:
+            raise EntryMissing("it is damaged")
+        return read(index)
+
+    monkeypatch.setattr(group._view, "read", read_all_but_one)
+    world.heal()
+    world.run(1.0)
+    assert world.nodes["n3"].group.last_index == bad - 1
+    assert group.take_unreadable() == (bad, group.term, "it is damaged")
+    monkeypatch.setattr(group._view, "read", read)
+    world.run(0.5)
+    assert world.nodes["n3"].commands == world.nodes["n1"].commands
 
 
 def test_what_is_under_way_is_not_sent_again_with_every_acknowledgement() -> None:
@@ -224,6 +314,30 @@ def test_followers_hear_of_a_commit_at_once() -> None:
     assert world.now - began < 0.06, "five turns of 10 ms, not a heartbeat of 100"
 
 
+def test_commits_are_announced_at_once_to_the_members_that_were_named() -> None:
+    world = World(3)
+    group = world.elect("n1")
+    world.run(0.3)
+
+    def hear_at_once(command: bytes) -> set[str]:
+        group._engine.next_append_s = world.now + 1.0  # no heartbeat meanwhile
+        world.propose("n1", command)
+        world.run(0.06)
+        return {name for name in ("n2", "n3") if command in world.nodes[name].commands}
+
+    assert hear_at_once(b"a") == {"n2", "n3"}
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"b") == {"n2"}
+    group.announce_commits_also_to(["n3"])
+    assert hear_at_once(b"c") == {"n2", "n3"}
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"d") == {"n2", "n3"}, "named since the last call but one"
+    group.announce_commits_to(["n2"])
+    assert hear_at_once(b"e") == {"n2"}
+    world.run(1.1)
+    assert world.nodes["n3"].commands == [b"a", b"b", b"c", b"d", b"e"], "the next heartbeat tells it"
+
+
 def test_news_of_a_commit_needs_no_answer_unless_something_is_missing() -> None:
     lone = Lone("011")
     assert lone.ask(AppendEntries(2, 1, 3, 3, 1, 0, [], True)) == []
@@ -276,6 +390,22 @@ def test_a_member_that_was_cut_off_raises_no_term() -> None:
     world.run(1.0)
     assert group.is_leader
     assert (group.term, world.nodes["n3"].group.leader) == (term, "n1")
+
+
+def test_pre_votes_that_come_after_a_leader_was_heard_elect_nobody() -> None:
+    lone = Lone(hard_state=(1, None))
+    lone.now += 1.0
+    lone.group.tick()
+    ((_, asked), _) = lone.answers()
+    assert isinstance(asked, PreVoteRequest)
+    lone.hear("n2", AppendEntries(1, 1, 1, 1, 0, 0, []))
+    for peer in ("n2", "n3"):
+        lone.hear(peer, PreVote(1, asked.round, True))
+    lone.answers()
+    lone.now += 1.0
+    lone.group.tick()
+    assert [type(message) for _, message in lone.answers()] == [PreVoteRequest] * 2
+    assert lone.group.term == 1
 
 
 def test_votes_are_not_heard_while_a_leader_is() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from quorum.log import Log
-from quorum.replication.configuration import Configuration
+from quorum.log import EntryMissing, Log
+from quorum.replication.configuration import CONFIGURATION, Configuration, wrap_state
 from quorum.replication.errors import ReplicationFailed
 from quorum.replication.journal_view import JournalView, NodeLog
 from support.log.disk import SimDisk
@@ -148,20 +148,23 @@ def test_a_snapshot_saved_and_nothing_else_survives_a_crash(opener: Opener) -> N
     assert again.term_at(8) == 1
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
 @pytest.mark.parametrize(("index", "term", "kept"), [(20, 5, []), (8, 5, []), (8, 1, [9, 10])])
 def test_an_installed_snapshot_replaces_what_does_not_follow_from_it(
-    opener: Opener, index: int, term: int, kept: list[int]
+    opener: Opener, index: int, term: int, kept: list[int], *, is_noted: bool
 ) -> None:
     log = opener()
     view = filled(log)
     log.sync()
-    view.note_synced()
+    if is_noted:
+        view.note_synced()
     log.journal(GROUP).save_snapshot(index, term, b"theirs")
     view.install_snapshot(index, term, 6, MEMBERS)
     assert view.last_index == (kept[-1] if kept else index)
     assert view.term_at(index) == term
+    assert (view.configurations.current, view.configurations.index) == (MEMBERS, index)
     if not kept:
-        assert view.durable_index <= 6
+        assert view.note_synced() <= 6, "the sync was of the entries that were replaced"
     log.sync()
     assert view.note_synced() == view.last_index
     view.append([b"\0next"], view.last_index + 1, 6)
@@ -172,6 +175,25 @@ def test_an_installed_snapshot_replaces_what_does_not_follow_from_it(
     assert again.read(last) == b"\0next"
 
 
+@pytest.mark.parametrize(
+    ("index", "committed", "proven", "readable"), [(20, 6, 0, 6), (20, 6, 8, 8), (20, 6, 4, 6), (8, 6, 9, 8)]
+)
+def test_bodies_of_an_installed_snapshots_history_stay_readable(
+    index: int, committed: int, proven: int, readable: int
+) -> None:
+    """Those that are committed here or proven, up to the snapshot; the others may be of another history."""
+    log = real()()
+    view = filled(log)
+    log.sync()
+    log.journal(GROUP).save_snapshot(index, 5, b"theirs")
+    view.install_snapshot(index, 5, committed, MEMBERS, proven)
+    for each in range(2, readable + 1):
+        assert view.read(each) == b"\0body %d" % each
+    for each in range(readable + 1, 11):
+        with pytest.raises(EntryMissing):
+            view.read(each)
+
+
 def test_an_installation_cut_short_is_finished_at_the_next_start(opener: Opener) -> None:
     log = opener()
     view = filled(log)
@@ -180,6 +202,30 @@ def test_an_installation_cut_short_is_finished_at_the_next_start(opener: Opener)
     view.install_snapshot(20, 5, 6, MEMBERS)
     again = JournalView(opener(), GROUP)
     assert (again.snapshot_index, again.base, again.last_index, again.term_at(20)) == (20, 20, 20, 5)
+
+
+def test_a_start_finds_the_configurations_behind_a_snapshot_whatever_stays_below_it(opener: Opener) -> None:
+    view = filled(opener())
+    below, behind = MEMBERS.with_learner("n4"), MEMBERS.with_learner("n5")
+    for index, members in ((11, below), (13, behind)):
+        view.add(bytes([CONFIGURATION]) + members.encode(), index, 1)
+        view.append([b"\0"], index + 1, 1)
+    view.save_snapshot(12, wrap_state(below, b"state"))
+    view.log.sync()
+    again = JournalView(opener(), GROUP)
+    again.begin(MEMBERS)
+    known = again.configurations
+    assert (again.base, known.at(12), known.current, known.index) == (1, below, behind, 13)
+
+
+def test_an_unreadable_entry_that_is_gone_may_be_a_configuration_no_longer(opener: Opener) -> None:
+    view = filled(opener(), 14)
+    view.unread = {11: "damaged", 13: "damaged"}
+    view.deleteEntriesFrom(12)
+    assert (view.last_index, view.unread.keys()) == (12, {11})
+    view.journal.save_snapshot(11, 1, b"theirs")
+    view.install_snapshot(11, 1, 11, MEMBERS)
+    assert (view.last_index, view.unread) == (12, {})
 
 
 def test_term_and_vote_are_kept(opener: Opener) -> None:
