@@ -1,4 +1,4 @@
-"""Log-in: who is let in, from where, and what the log says of it."""
+"""Log-in: which users and addresses are accepted, and what the log says."""
 
 from __future__ import annotations
 

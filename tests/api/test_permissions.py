@@ -104,8 +104,8 @@ ALLOWED = {
 
 
 def request_of(method: Any, name: str) -> Any:
-    """A request about this queue or exchange. It names nothing else that exists, so whoever may make it changes
-    nothing."""
+    """A request about this queue or exchange. It names nothing else that exists, so it changes nothing even if it is
+    allowed."""
     request = {
         **{
             each.name: getattr(queue_pb2, each.name)

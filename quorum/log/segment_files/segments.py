@@ -220,12 +220,11 @@ def _read_header(file: File, path: Path, listed: Listed) -> tuple[SegmentHeader,
     """The header in the first block. If a sealed segment's block is bad: the manifest's, and the damage."""
     try:
         return decode_header(file.pread(HEADER_BLOCK, 0), path), None
-    except LogDamaged as error:
-        damage = error.damages[0]
+    except (LogDamaged, OSError) as error:
         if listed.end is None:
             raise
-    except OSError as error:
-        damage = Damage(str(path), 0, None, f"the segment's first block cannot be read: {error}")
-        if listed.end is None:
-            raise
+        if isinstance(error, LogDamaged):
+            damage = error.damages[0]
+        else:
+            damage = Damage(str(path), 0, None, f"the segment's first block cannot be read: {error}")
     return SegmentHeader(listed.number, listed.first_lsn, listed.end, listed.file_id), damage

@@ -31,8 +31,8 @@ MAX_PARTS = 512
 """Buffers in one sendmsg; the kernel takes at most 1,024."""
 
 SEALED_SINCE = 2
-"""The wire version since which the CRC of a frame on a sealed channel has only length and kind. The cipher finds every
-changed byte there, and the CRC of the payload took a tenth of what TLS costs."""
+"""The wire version since which the CRC of a frame on a sealed channel has only length and kind: the cipher finds every
+changed byte there."""
 
 _HEAD = struct.Struct("<IB")
 _HEADER = struct.Struct("<IBI")
