@@ -94,6 +94,7 @@ def _issue(
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(secret.public_key()), critical=False
         )
+        .add_extension(_key_usage(is_authority=issuer is None), critical=True)
     )
     if issuer is not None:
         usage = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -102,6 +103,23 @@ def _issue(
         )
         builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
     return builder.sign(secret, SHA256())
+
+
+def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
+    """RFC 5280 §4.2.1.3 wants it of an authority, and clients with Python 3.13 check it."""
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not is_authority,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _hosts(name: str) -> list[str]:

@@ -125,7 +125,7 @@ def test_a_signed_token_names_its_user(access: Access) -> None:
             "verification failed",
         ),
         (token(OTHER_RSA, jku="https://attacker.example/keys"), "verification failed"),
-        (of_parts(b"[" * 4_000, b"{}"), "recursion"),
+        (of_parts(b"[" * 4_000, b"{}"), "not accepted"),
         (of_parts(b'{"alg": "RS256", "kid": ["one"]}', b"{}"), "must be a string"),
         (token(exp="tomorrow"), "no text and number"),
         (token(exp=True), "no text and number"),

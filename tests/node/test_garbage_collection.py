@@ -79,6 +79,8 @@ def test_what_is_not_yet_copied_is_not_adopted() -> None:
     log = Log(Collection(gate=gate))
     background = Threaded()
     collecting = GarbageCollection(log, background)
+    while log.waiting:
+        collecting.turn(0)
     for now_ms in range(0, 5_000, 100):
         collecting.turn(now_ms)
     assert not log.adopted
