@@ -102,6 +102,9 @@ class _Loop:
             result: T = self._inbox.leave(running.begin).wait()
         except PublishUnknown as error:
             raise self._for_threads(error) from None
+        except ClosedError:
+            running.refused()
+            raise
         except BaseException:
             running.cancel()
             raise

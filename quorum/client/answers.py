@@ -99,6 +99,11 @@ class Running:
         self._task = self._loop.create_task(self._work)
         self._task.add_done_callback(partial(_copy, answer))
 
+    def refused(self) -> None:
+        """The answer is ClosedError. If the loop has ended, it never begins the coroutine. Called in the thread."""
+        if self._task is None:
+            self._work.close()
+
     def cancel(self) -> None:
         """The thread does not wait any more. Called in the thread."""
         if self._task is not None and self._task.done():

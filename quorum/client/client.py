@@ -48,6 +48,7 @@ from quorum.client.errors import (
 )
 from quorum.client.messages.batch import Batch, Message, prepare
 from quorum.client.messages.delivery import DeliveredMessage, Target, by_holder
+from quorum.client.messages.requests import looked_at
 from quorum.client.messages.routes import (
     Address,
     Route,
@@ -291,6 +292,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         loop = asyncio.get_running_loop()
         started = loop.time()
         confirmation = await self._send_batch(queue, batch, limit_ms)
+        confirmation.add_done_callback(looked_at)  # it may fail after the caller has stopped waiting
         left_s = max(0.0, limit_ms / 1000 - (loop.time() - started))
         try:
             async with asyncio.timeout(left_s):

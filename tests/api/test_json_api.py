@@ -32,6 +32,8 @@ from quorum.v1 import admin_pb2, queue_pb2
 from support.members.http_port import PASSWORD, Http, member
 
 IDLE_LIMIT_S = 120.0
+HEAD_LIMIT_S = 60.0
+"""Time limit for the answer to a HEAD; a stream of events takes an hour."""
 FUZZED = settings(
     max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
@@ -237,6 +239,18 @@ def test_no_answer_with_data_or_an_error_may_be_stored() -> None:
                 assert "cache-control: no-store" in await http.head(method, path), path
             assert "cache-control: no-store" in await http.head("bad method", "/")
             assert "cache-control: no-store" in await http.event_head("/api/v1/events")
+
+    asyncio.run(run())
+
+
+def test_a_head_of_the_events_ends_at_once() -> None:
+    """Its client waits for the end before it sends the next request on the connection."""
+
+    async def run() -> None:
+        async with member() as http:
+            async with asyncio.timeout(HEAD_LIMIT_S):
+                head = await http.head("HEAD", "/api/v1/events")
+            assert head.startswith("HTTP/1.1 200") and "text/event-stream" in head
 
     asyncio.run(run())
 

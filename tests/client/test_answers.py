@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -306,3 +307,16 @@ def test_a_coroutine_for_a_loop_that_has_ended_is_closed(loop: StillLoop) -> Non
     with pytest.raises(ClosedError):
         inbox.leave(running.begin).wait()
     running.cancel()  # else a warning says that it was never awaited
+
+
+def test_a_coroutine_that_was_refused_is_closed_without_the_loop(loop: StillLoop) -> None:
+    """The loop may end before it runs anything more."""
+    inbox = Inbox(loop)
+    inbox.close()
+    work = waits()
+    running = Running(loop, work)
+    with pytest.raises(ClosedError):
+        inbox.leave(running.begin).wait()
+    running.refused()
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+    assert loop.due == []

@@ -94,6 +94,25 @@ async def test_a_get_cancelled_by_its_caller_holds_nothing(world: World) -> None
 
 
 @on_cluster(nodes=1)
+async def test_a_get_that_nobody_waits_for_is_not_repeated_on_another_stream(world: World) -> None:
+    """It would take messages, and return them: they are redelivered then, or delayed."""
+    async with quorum.connect(world.url) as client:
+        await filled(client, 2)
+        node = world.nodes[0]
+        world.cluster.holds_gets = True
+        getting = asyncio.create_task(client.get("q", 2))
+        await eventually(lambda: node.requests.count("get") == 1, "requested")
+        getting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await getting
+        node.cut()
+        world.cluster.holds_gets = False
+        messages = await client.get("q", 2)
+        assert [message.redelivered for message in messages] == [False, False]
+        assert node.requests.count("get") == 2
+
+
+@on_cluster(nodes=1)
 async def test_a_get_that_was_given_up_before_it_was_requested_takes_nothing(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 3)

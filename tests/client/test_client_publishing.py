@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
-from typing import cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
@@ -245,6 +246,53 @@ async def test_a_publish_past_its_deadline_is_unknown_and_can_be_awaited_again(w
         world.cluster.release_confirms()
         assert await unknown.value.confirmation == 2
     assert bodies(world) == numbered(0, 2)
+
+
+FORGOTTEN = Refusal(code_pb2.FAILED_PRECONDITION, "SESSION_EXPIRED", "forgotten")
+
+
+@on_cluster()
+async def test_the_failure_of_a_batch_whose_caller_was_cancelled_is_not_reported(world: World) -> None:
+    reported: list[dict[str, Any]] = []
+    world.loop.set_exception_handler(lambda _, context: reported.append(context))
+    async with quorum.connect(world.url) as client:
+        world.cluster.holds_confirms = True
+        publishing = asyncio.create_task(client.publish_batch("q", numbered(0, 2)))
+        await eventually(lambda: len(bodies(world)) == 2, "accepted")
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
+        del publishing
+        world.nodes[0].cut(FORGOTTEN)
+        await eventually(lambda: client._live().publisher.is_idle, "failed")
+    gc.collect()
+    assert reported == []
+
+
+@on_cluster()
+async def test_the_failure_of_a_batch_that_was_cancelled_when_the_window_had_room_is_not_reported(
+    world: World,
+) -> None:
+    reported: list[dict[str, Any]] = []
+    world.loop.set_exception_handler(lambda _, context: reported.append(context))
+    world.cluster.limits.max_window_messages = 2
+    async with quorum.connect(world.url) as client:
+        publisher = client._live().publisher
+        world.cluster.holds_confirms = True
+        first = await client.send_batch("q", numbered(0, 2))
+        cancelled = asyncio.create_task(client.send_batch("q", numbered(2, 2)))
+        await eventually(lambda: len(publisher._waiters) == 1, "it waits for room")
+        publisher.decide(queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=1, last=2)]))
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        del cancelled
+        assert await first == 2
+        await eventually(lambda: len(bodies(world)) == 4, "sent all the same")
+        world.nodes[0].cut(FORGOTTEN)
+        await eventually(lambda: publisher.is_idle, "failed")
+    gc.collect()
+    assert reported == []
 
 
 @on_cluster()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,20 @@ def test_a_thread_whose_call_is_ended_with_the_loop_is_told() -> None:
         loop.stop()
         with pytest.raises(ClosedError):
             waiting.result()
+
+
+def test_the_coroutine_of_a_refused_call_is_closed_although_the_loop_runs_nothing_more() -> None:
+    """Otherwise Python warns that it was never awaited."""
+    loop = _Loop()
+    ends = threading.Event()
+    loop._loop.call_soon_threadsafe(ends.wait)
+    loop._inbox.close()
+    work = _future()
+    with pytest.raises(ClosedError):
+        loop.run(work)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
+    ends.set()
+    loop.stop()
 
 
 def test_a_call_that_comes_while_the_loop_ends_is_refused() -> None:

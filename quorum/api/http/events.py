@@ -74,6 +74,8 @@ class Events:
         async def stream() -> AsyncIterator[str]:
             end = time.monotonic() + EVENTS_LIMIT_S
             try:
+                if request.method == "HEAD":
+                    return  # its answer has no body, and its client waits for the end before the next request
                 yield _line(first)
                 await asyncio.sleep(EVENT_S)
                 while time.monotonic() < end and not await request.is_disconnected():

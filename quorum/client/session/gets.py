@@ -26,11 +26,14 @@ class Gets:
         """the queue of the get that is open, and what it has taken"""
         self._getting: asyncio.Task[Any] | None = None
         """the task whose get has been requested"""
+        self._is_abandoned = False
+        """nobody waits for this task any more"""
 
     async def get(self, queue: str, count: int, settled: bool) -> list[Delivery]:
         """Take up to `count` messages. Only one get is open at a time: its deliveries precede its answer.
 
-        A get is repeated after a lost connection unless `settled`: those messages may be lost with the connection.
+        A get is repeated after a lost connection, unless nobody waits for it any more, or it is `settled`: those
+        messages may be lost with the connection.
         """
         await self._placement.settled_for(queue)
         async with self._lock:
@@ -39,13 +42,14 @@ class Gets:
                 request_id, answer = self._stream.ask(f"get from {queue!r}")
                 got: list[Delivery] = []
                 self._got, self._getting = (queue, got), asyncio.current_task()
+                self._is_abandoned = False
                 self._stream.send(
                     get=queue_pb2.SessionGet(request_id=request_id, queue=queue, count=count, settled=settled)
                 )
                 try:
                     await answer
                 except ConnectionLost:
-                    if settled:
+                    if settled or self._is_abandoned:
                         raise
                     continue
                 finally:
@@ -58,6 +62,7 @@ class Gets:
     def abandon(self, task: asyncio.Task[list[Delivery]]) -> None:
         """Nobody waits for this task's get any more. If it has been requested, messages that it takes are returned."""
         if self._getting is task:
+            self._is_abandoned = True
             task.add_done_callback(_give_back)
         else:
             task.cancel()

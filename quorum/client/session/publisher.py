@@ -39,6 +39,7 @@ from quorum.client.errors import (
     retrieved,
 )
 from quorum.client.messages.batch import Message, PreparedBatch, part_of
+from quorum.client.messages.requests import looked_at
 from quorum.client.messages.routes import Address, Route, Through, describe, range_count
 from quorum.client.messages.tags import TagRanges, count_of
 from quorum.client.session.gathering import Gathered, Gathering
@@ -217,6 +218,11 @@ class Publisher:
         self._waiters.append(waiter)
         try:
             await asyncio.wait({admitted}, timeout=None if timeout_ms is None else timeout_ms / 1000)
+        except asyncio.CancelledError:
+            if admitted.done() and admitted.exception() is None:
+                # it will be sent, and nobody awaits its outcome
+                admitted.result().add_done_callback(looked_at)
+            raise
         finally:
             if not admitted.done():
                 self._waiters.remove(waiter)
