@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorum.log import Damage, Log, inspect
+from quorum.log import Damage, Log, LogFailed, inspect
 from quorum.log.maintenance.examining import Finding, Remedy
 from quorum.log.maintenance.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.record import HEADER_BYTES, Stamp
@@ -308,6 +309,28 @@ def test_a_bad_file_about_how_far_it_has_come_means_the_beginning(data: bytes) -
     log = reopened(disk)
     scrubbed(log)
     assert len(log.damages) == 1
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_failed_disk_ends_the_log_also_where_the_place_of_a_round_is_kept(later: int) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.fail_at[len(disk.operations) + later] = errno.EIO
+    with pytest.raises(LogFailed, match=f"could not write {DIRECTORY / SCRUBBED}"):
+        scrubbed(log)
+    assert isinstance(log.failure, LogFailed)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_round_ends_without_room_for_its_place(number: int) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.fail_at[len(disk.operations)] = number
+    assert scrubbed(log) == []
+    assert DIRECTORY / SCRUBBED not in disk.names
+    assert log.failure is None
+    assert scrubbed(log) == []
+    assert DIRECTORY / SCRUBBED in disk.names
 
 
 def test_a_segment_that_is_cut_while_it_is_read_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
