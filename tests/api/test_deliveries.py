@@ -250,7 +250,10 @@ def test_the_messages_of_a_run_are_parts_of_stored_batches() -> None:
 
     log.read = read_or_raise  # type: ignore[method-assign]
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
-    for run, bodies in ((Run(1, 2, 5, 0, 1), [b"b", b"c"]), (Run(9, 2, 6, 1, 0, one_each=True), [b"e", b"f"])):
+    for run, bodies in (
+        (Run(1, 2, 5, 0, 1), [b"b", b"c"]),
+        (Run(9, 2, 6, 1, 0, one_each=True), [b"e", b"f"]),
+    ):
         parts = reader.parts(1, run)
         assert isinstance(next(parts), BodyUnreadable)
         missing.discard(run.index)

@@ -182,7 +182,9 @@ async def _ends_for_silence(answer: queue_pb2.SessionResponse, *, is_owed: bool)
     opened = session.Session(("host:1",), 3_000, lambda: 3_000, parse_url("quorum://host:1").open_channel)
     if is_owed:
         opened._stream.ask("getting")
-    reading, watching = [asyncio.create_task(job) for job in (opened._read(Answering(answer)), opened._watch())]
+    reading, watching = [
+        asyncio.create_task(job) for job in (opened._read(Answering(answer)), opened._watch())
+    ]
     await asyncio.wait({reading, watching}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
     reading.cancel()
     watching.cancel()

@@ -86,7 +86,9 @@ def test_a_limit_of_no_bytes_leaves_only_messages_without_a_body() -> None:
     world.publish(name, 4)
     configure(world, max_length_bytes=0)
     world.wake_until_done()
-    assert (info(world).ready, bytes_of(world)) == (0, 0), "of a block with bodies, none has a size of its own"
+    assert (info(world).ready, bytes_of(world)) == (0, 0), (
+        "of a block with bodies, none has a size of its own"
+    )
 
 
 def test_a_limit_of_no_bytes_refuses_every_body() -> None:
