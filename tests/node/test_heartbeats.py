@@ -167,6 +167,17 @@ def test_a_lease_that_does_not_end_later_is_not_told_again() -> None:
     assert granted(901) == [ev.LeaseGranted(GROUP, 901 + LEASE)]
 
 
+def test_a_lease_that_came_before_its_leader_was_known_is_told_when_it_is() -> None:
+    world = World()
+    replica: Any = world.heartbeats._replicas[GROUP]
+    world.raft.leader, world.raft.is_leader = None, False
+    world.heartbeats.answered("n2", HeartbeatAnswer(1_000, {GROUP: LeaderView(2, TERM, LEASE)}), 1_005)
+    assert world.turn(1_006) == []
+    world.raft.leader = "n2"
+    world.heartbeats.leader_changed(replica, 1_007)
+    assert world.turn(1_007) == [ev.LeaseGranted(GROUP, 1_000 + LEASE)]
+
+
 def test_every_other_member_is_sent_a_heartbeat_when_one_is_due() -> None:
     world = World()
     world.heartbeats.leases.settings = None
