@@ -259,6 +259,36 @@ def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read
     assert log.read(7, 2) == body(2)
 
 
+def test_a_segment_that_was_checked_is_held_no_longer() -> None:
+    """Else its file would stay open, and on the disk, after it was collected."""
+    log = filled(SimDisk())
+    store, (active_segment, _) = log._store, log._writer.extent
+    segments = [*(sealed.segment for sealed in store.history.sealed), active_segment]
+    before = [segment.holders for segment in segments]
+    scrubbed(log)
+    assert [segment.holders for segment in segments] == before
+
+
+def test_a_piece_of_a_round_is_about_as_large_as_allowed() -> None:
+    disk = SimDisk()
+    log = Log.open(DIRECTORY, disk, segment_bytes=100_000, recent_bytes=0)
+    for index in range(1, 61):
+        log.journal(7).append([body(index)], index, 1)
+        log.sync()
+    record = HEADER_BYTES + 3_000
+    bodies = [path for path in disk.names if path.suffix == ".log"]
+    assert len(bodies) == 2
+    budget = 10 * record
+    reads: list[int] = []
+    while True:
+        before = disk.reads
+        if not log.scrub(budget):
+            break
+        reads.append(disk.reads - before)
+    assert 60 // 11 <= len(reads) <= 60 // 9 + 4
+    assert max(reads) <= 10 + 10, "bodies, and what is read of other files"
+
+
 def test_a_round_ends_however_much_comes_in() -> None:
     disk = SimDisk()
     log = filled(disk)

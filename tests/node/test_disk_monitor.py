@@ -13,7 +13,7 @@ import structlog
 from quorum.log import LogFailed
 from quorum.node.cluster.disk_monitor import REFUSED_MS, TRANSFER_RETRY_MS, DiskMonitor
 from quorum.node.events import DisksLow, LowDisk
-from quorum.node.leases.disk_state import SLOW_AFTER_MS, SPACE_MS, DiskState
+from quorum.node.leases.disk_state import SLOW_AFTER_MS, SLOW_FORGOTTEN_MS, SPACE_MS, DiskState
 from quorum.node.replica.proposals import FULL_RETRY_MS
 
 NAMES = {1: "n1", 2: "n2", 3: "n3"}
@@ -113,12 +113,29 @@ def test_a_failed_disk_is_noticed_also_by_a_sync_that_writes_nothing(is_synced: 
 
 def test_only_a_sync_that_writes_is_timed() -> None:
     world = World()
-    world.log.sync_ms = 30
+    world.log.now_ms, world.log.sync_ms = 5_000, 30
     world.monitor.sync()
     assert world.monitor.syncs.p99_us() == 30_000
     world.log.is_synced, world.log.sync_ms = True, 400
     world.monitor.sync()
     assert world.monitor.syncs.p99_us() == 30_000
+
+
+def test_a_sync_counts_at_its_end() -> None:
+    world = World()
+    world.log.now_ms, world.log.sync_ms = 5_000, SLOW_AFTER_MS
+    world.monitor.sync()
+    last_ms = 5_000 + SLOW_AFTER_MS + SLOW_FORGOTTEN_MS
+    assert [world.monitor.syncs.is_slow(now_ms) for now_ms in (last_ms, last_ms + 1)] == [True, False]
+
+
+def test_a_member_that_gets_its_number_knows_which_disk_is_its_own() -> None:
+    world = World()
+    world.monitor.become(3)
+    world.monitor.disks.own = DiskState(is_full=True)
+    assert world.monitor.disks.state(3, 1_000) == DiskState(is_full=True)
+    world.hear(1, DiskState(), 1_000)
+    assert world.monitor.should_drain_clients(1_000)
 
 
 def test_the_room_is_measured_once_a_second_and_when_another_segment_was_taken() -> None:
@@ -166,6 +183,13 @@ def test_a_log_is_full_while_its_disk_is_low_and_an_entry_was_refused_or_would_b
     assert not is_full()
     world.monitor.is_silent = True
     assert is_full()
+    world.monitor.is_silent = False
+    other = SimpleNamespace(
+        raft=SimpleNamespace(is_full=True, is_leader=False),
+        proposals=world.replica.proposals,
+    )
+    world.monitor.look(now_ms + SPACE_MS, [world.replica, other])  # type: ignore[list-item]
+    assert world.monitor.disks.own.is_full, "one group's entry did not fit"
 
 
 def test_the_operator_is_told_of_each_change_once() -> None:
@@ -174,11 +198,14 @@ def test_the_operator_is_told_of_each_change_once() -> None:
 
     def told(**log: bool) -> list[str]:
         nonlocal now_ms
+        now_ms += SPACE_MS
+        world.log.__dict__.update(log)
         with structlog.testing.capture_logs() as events:
-            for _ in range(2):
-                now_ms += SPACE_MS
-                world.log.__dict__.update(log)
-                world.look(now_ms)
+            world.look(now_ms)
+        now_ms += SPACE_MS
+        with structlog.testing.capture_logs() as again:
+            world.look(now_ms)
+        assert again == []
         return [event["event"] for event in events]
 
     assert told() == []
@@ -211,6 +238,26 @@ def test_a_leader_with_a_full_disk_hands_over_at_its_second_look() -> None:
     assert world.transfers == ["n3"]
     world.look(10_999 + TRANSFER_RETRY_MS)
     assert world.transfers == ["n3", "n3"]
+
+
+def test_one_member_gets_the_leadership() -> None:
+    world = World()
+    for node in (2, 3):
+        world.hear(node, DiskState(), 9_900)
+    with structlog.testing.capture_logs() as events:
+        full_leader(world, 10_000)
+    assert world.transfers == ["n2"]
+    assert (events[-1]["event"], events[-1]["reason"]) == ("handing leadership over", "disk full")
+
+
+def test_a_leader_whose_disk_has_room_again_stays() -> None:
+    world = World()
+    world.hear(2, DiskState(), 9_900)
+    world.log.is_low, world.log.has_room = True, False
+    world.look(9_000)
+    world.log.has_room = True
+    world.look(10_000)
+    assert world.transfers == []
 
 
 def test_a_follower_hands_nothing_over() -> None:
