@@ -214,6 +214,7 @@ def test_addresses() -> None:
         "quorum://a:65536",
         "quorum://:1",
         "quorum://a:1,,b:1",
+        "quorum://ann@a:1",
     ):
         with pytest.raises(UsageError):
             parse_url(bad)
