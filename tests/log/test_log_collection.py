@@ -489,6 +489,19 @@ def test_a_segment_that_cannot_be_copied_is_tried_again_only_when_something_has_
     following = log.plan_collection()
     assert following is not None
     assert bad in following.sources
+    del following
+    log.survey()  # now it is known that nothing says what is in it
+    assert log._collector.survey.is_spoiled(bad)
+    log.retain(1, [Retained(390, array("Q"), array("Q"))])
+    assert collect(log) > 0
+    assert bad not in log._store.history.sealed
+    assert remembered(log) <= {each.listed.file_id for each in log._store.history.sealed}
+
+
+def remembered(log: Log) -> set[bytes]:
+    """The segments that the survey knows something of."""
+    survey = log._collector.survey
+    return {*survey._known, *survey._pages, *survey._spoiled, *survey._unreadable}
 
 
 def test_what_an_unreadable_segment_had_is_missing() -> None:

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
 from fifo.versions import CURRENT
-from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
+from quorum.catalog.commands import (
+    CatalogCommand,
+    DeclareQueue,
+    RemoveExpired,
+    RemovePolicy,
+    RemoveQueue,
+    SetPolicy,
+)
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import Effective
 from quorum.catalog.queues import CatalogQueue
@@ -229,6 +236,46 @@ def test_nobody_reconciles_a_group_that_it_does_not_lead_or_by_a_catalog_in_doub
     scene.carrying_out._replicas[SYSTEM_GROUP].disputed = "other members have another state"
     assert not scene.turn()
     assert scene.on_its_way == []
+
+
+def test_a_queue_that_its_group_has_deleted_is_not_created_again() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    scene.on_its_way.append(c.DeleteQueue(queue))
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.on_its_way == []
+
+
+@pytest.mark.parametrize("doubt", [{}, {"wants_state": True}, {"disputed": "others have another state"}])
+def test_expired_queues_leave_the_catalog_unless_it_is_in_doubt_what_has_expired(
+    doubt: dict[str, Any],
+) -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    said: list[CatalogCommand] = []
+    scene.replica.__dict__.update({"wants_state": False, "disputed": "", **doubt})
+    system: Any = SimpleNamespace(
+        machine=scene.catalog,
+        disputed="",
+        leads=True,
+        raft=SimpleNamespace(is_leader=True),
+        propose_internal=said.append,
+    )
+    scene.carrying_out._replicas = {SYSTEM_GROUP: system, GROUP: scene.replica}
+    assert scene.turn()
+    scene.machine.expired[queue] = None
+    assert not scene.turn()
+    assert said == ([] if doubt else [RemoveExpired(queue)])
+    said.clear()
+    scene.enter(RemoveQueue("q0"))
+    scene.learn(1)
+    scene.turn()
+    assert said == [], "the catalog has removed it"
 
 
 def test_work_that_a_turn_has_not_done_goes_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
