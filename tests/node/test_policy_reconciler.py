@@ -238,6 +238,29 @@ def test_nobody_reconciles_a_group_that_it_does_not_lead_or_by_a_catalog_in_doub
     assert scene.on_its_way == []
 
 
+def test_a_removed_queue_is_deleted_until_it_is_gone_and_one_that_is_only_missing_stays() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    scene.on_its_way.append(c.CreateQueue(99, c.QueueConfig("unknown")))
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.on_its_way == []
+    scene.enter(RemoveQueue("q0"))
+    scene.learn(1)
+    for _ in range(2):  # the first proposal is lost
+        scene.on_its_way.clear()
+        assert not scene.turn()
+        assert scene.on_its_way == [c.DeleteQueue(queue)]
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.machine.queue_ids() == [99]
+    scene.machine.expired[queue] = None
+    assert not scene.turn()
+    assert scene.on_its_way == [c.DeleteQueue(queue)], "so that its group forgets it"
+
+
 def test_a_queue_that_its_group_has_deleted_is_not_created_again() -> None:
     scene = Scene()
     scene.enter(DeclareQueue("q0", ()))
@@ -272,6 +295,10 @@ def test_expired_queues_leave_the_catalog_unless_it_is_in_doubt_what_has_expired
     assert not scene.turn()
     assert said == ([] if doubt else [RemoveExpired(queue)])
     said.clear()
+    system.leads = False
+    assert not scene.turn()
+    assert said == [], "its catalog may lag behind"
+    system.leads = True
     scene.enter(RemoveQueue("q0"))
     scene.learn(1)
     scene.turn()
