@@ -7,6 +7,7 @@ from fifo.effects import Deliver, Run
 from quorum.api.hub import deliveries
 from quorum.log import Damage, EntryMissing, LogDamaged
 from quorum.node.errors import BodyUnreadable
+from quorum.node.wire.batches import BatchBuilder
 from quorum.node.wire.operations import command_parts, encode
 from quorum.v1 import queue_pb2 as pb
 from support.members.cluster import batch, bodies_of, enqueue
@@ -114,6 +115,27 @@ def test_large_messages_leave_in_several_deliveries_with_consecutive_tags() -> N
     assert [list(each.delivery_counts) for each in found] == [[(10, 1)], [], [(12, 4)]]
 
 
+def test_a_message_larger_than_a_delivery_leaves_by_itself_in_its_turn() -> None:
+    large = b"x" * (deliveries.DELIVERY_BYTES + 1)
+    log = FakeLog(e5=[[large, b"a"]], e6=[[b"b", large, b"c"]])
+    found = responses(log, Run(1, 2, 5, 0, 0), Run(3, 3, 6, 0, 0))
+    assert [bodies_of(each.batch) for each in found] == [[large], [b"a", b"b"], [large], [b"c"]]
+
+
+def test_messages_fill_a_delivery_to_its_last_byte() -> None:
+    part = b"x" * (deliveries.DELIVERY_BYTES // 4)
+    log = FakeLog(e5=[[part] * 3], e6=[[part, b"y"]])
+    found = responses(log, Run(1, 3, 5, 0, 0), Run(4, 2, 6, 0, 0))
+    assert [bodies_of(each.batch) for each in found] == [[part] * 4, [b"y"]]
+
+
+def test_of_a_batch_that_a_consumer_takes_in_part_nothing_else_is_sent() -> None:
+    log = FakeLog(e5=[[b"a", b"b", b"c"]])
+    [first] = responses(log, Run(1, 2, 5, 0, 0))
+    [last] = responses(log, Run(3, 1, 5, 0, 2))
+    assert (bodies_of(first.batch), bodies_of(last.batch)) == ([b"a", b"b"], [b"c"])
+
+
 def test_redelivered_messages_are_named_in_ranges_of_tags() -> None:
     log = FakeLog(e5=[[b"x"] * 8])
     [delivery] = responses(log, Run(1, 8, 5, 0, 0), redelivered=0b11100101)
@@ -192,3 +214,54 @@ def test_a_whole_batch_that_cannot_be_read_is_said_too() -> None:
     [delivery] = list(found)
     assert isinstance(delivery, deliveries.DeliveredBatch)
     assert pb.MessageBatch.FromString(delivery.batch).bodies == b"ab"
+
+
+def test_a_reader_keeps_the_batches_that_were_used_last() -> None:
+    log = FakeLog(**{f"e{index}": [[bytes(1_000)]] for index in (1, 2, 3)})
+    size = deliveries.PARSED * len(batch([bytes(1_000)]))
+    reader = deliveries.BodyReader(log, 2 * size)  # type: ignore[arg-type]
+    first, second = reader.batch(1, 1, 0), reader.batch(1, 2, 0)
+    assert reader.batch(1, 1, 0) is first
+    reader.batch(1, 3, 0)
+    assert reader.batch(1, 1, 0) is first
+    assert reader.batch(1, 2, 0) is not second
+    assert reader.held_bytes == 2 * size + len(log.read(1, 2)) - 1
+
+
+def test_a_batch_larger_than_the_cache_is_kept_until_the_next_one() -> None:
+    log = FakeLog(e1=[[bytes(1_000)]], e2=[[bytes(1_000)]])
+    reader = deliveries.BodyReader(log, 10)  # type: ignore[arg-type]
+    first = reader.batch(1, 1, 0)
+    assert reader.batch(1, 1, 0) is first
+    reader.batch(1, 2, 0)
+    assert reader.batch(1, 1, 0) is not first
+
+
+def test_the_messages_of_a_run_are_parts_of_stored_batches() -> None:
+    """As a browse and a bulk read take them, obstacles included."""
+    log = FakeLog(e5=[[b"a", b"b", b"c"]], e6=[[b"d"], [b"e"], [b"f"]])
+    missing = {5, 6}
+    read = log.read
+
+    def read_or_raise(group: int, index: int) -> bytes:
+        if index in missing:
+            raise EntryMissing(f"{index} is not here")
+        return read(group, index)
+
+    log.read = read_or_raise  # type: ignore[method-assign]
+    reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
+    for run, bodies in (
+        (Run(1, 2, 5, 0, 1), [b"b", b"c"]),
+        (Run(9, 2, 6, 1, 0, one_each=True), [b"e", b"f"]),
+    ):
+        parts = reader.parts(1, run)
+        assert isinstance(next(parts), BodyUnreadable)
+        missing.discard(run.index)
+        found: list[bytes] = []
+        for part in parts:
+            assert not isinstance(part, BodyUnreadable)
+            stored, first, count = part
+            builder = BatchBuilder()
+            builder.add(stored, first, count)
+            found += bodies_of(builder.build())
+        assert found == bodies

@@ -41,6 +41,17 @@ def test_a_filter_of_properties_compares_no_bytes() -> None:
     assert filters.parse(filter_of(request)) is not None
 
 
+def test_a_message_for_several_queues_is_read_for_what_orders_any_of_them() -> None:
+    configs: list[dict[str, Any]] = [{}, {"max_priority": 1}, {"message_groups": True}]
+    plain, urgent, grouped = (
+        CatalogQueue(number, f"q{number}", 1, (), c.QueueConfig(f"q{number}", **config))
+        for number, config in enumerate(configs, 1)
+    )
+    assert filters.ordered_by([plain, urgent]) == {"has_priorities": True, "has_groups": False}
+    assert filters.ordered_by([grouped, plain]) == {"has_priorities": False, "has_groups": True}
+    assert filters.ordered_by([plain]) == {"has_priorities": False, "has_groups": False}
+
+
 # ---- parsing in turns
 
 

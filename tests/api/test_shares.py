@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -118,6 +119,32 @@ def test_small_requests_do_not_keep_a_large_one_out() -> None:
     with_window(lambda: Window(1_000), run)
 
 
+def test_one_large_amount_that_is_given_back_lets_in_all_that_fit() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(900, "z")
+        tasks = [window.start(f"b{number}", 120, "b") for number in range(3)]
+        await settle_down()
+        assert window.order == []
+        window.give(900, "z")
+        await settle_down()
+        assert window.order == ["b0", "b1", "b2"]
+        await asyncio.gather(*tasks)
+
+    with_window(lambda: Window(1_000), run)
+
+
+def test_an_owner_that_waits_beyond_its_share_keeps_no_other_out() -> None:
+    async def run(window: Window) -> None:
+        assert window.take_now(500, "a")
+        more, other = window.start("more", 500, "a"), window.start("other", 200, "b")
+        await settle_down()
+        assert window.order == ["other"]
+        window.give(500, "a")
+        await asyncio.gather(more, other)
+
+    with_window(lambda: Window(1_000), run)
+
+
 def test_each_of_a_few_owners_always_has_one() -> None:
     async def run(window: Window) -> None:
         assert all(window.take_now(900, owner) for owner in "abcd")
@@ -228,3 +255,26 @@ def test_a_session_gives_back_its_deliveries_one_by_one_or_together() -> None:
     window.give_all("a", session)
     window.give_all("a", session)
     assert (window.used, window.of("a", session)) == (0, 0)
+
+
+def test_what_a_session_has_given_back_ends_no_session_later() -> None:
+    window, reads, other = DeliveryWindow(100), Slow(), Slow()
+    assert window.take(60, 0, other)
+    assert window.take(10, 1, reads)
+    window.give(10, 1, reads)
+    assert window.take(60, 1, reads), "its address has nothing that waits"
+    window.give(20, 1, reads)
+    assert (window.used, window.of(1, reads)) == (100, 40)
+    assert not reads.is_over and not other.is_over
+
+
+def test_an_address_that_has_given_everything_back_is_forgotten() -> None:
+    class Address:
+        pass
+
+    window, session, address = DeliveryWindow(100), Slow(), Address()
+    forgotten = weakref.ref(address)
+    assert window.take(10, address, session)
+    window.give(10, address, session)
+    del address
+    assert forgotten() is None

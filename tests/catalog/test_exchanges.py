@@ -269,3 +269,4 @@ def test_snapshots_and_changes_hold_everything(commands: list[tuple[Any, bool]])
         assert binding.destination in known
     assert exchanges._size_bytes == sum(each.size_bytes for each in exchanges.bindings.values())
     assert len(exchanges._by_identity) == len(exchanges.bindings)
+    assert me.machine.exchanges._leading == exchanges._leading, "nothing is left of what was removed"

@@ -7,12 +7,16 @@ from collections.abc import Awaitable, Callable
 from unittest.mock import patch
 
 import pytest
-from google.rpc import code_pb2
+from google.rpc import code_pb2, status_pb2
 
 import quorum
 from quorum.client import Client
-from quorum.client.errors import ClosedError, UsageError
+from quorum.client.connection.endpoints import parse_url
+from quorum.client.errors import ClosedError, ConnectionLost, UsageError
+from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session
+from quorum.v1 import queue_pb2
+from support import virtual_time
 from support.fake_server.cluster import Refusal
 from support.fake_server.harness import EVENTUALLY_S, World, eventually, on_cluster
 
@@ -158,3 +162,82 @@ async def test_streams_that_end_at_once_are_opened_more_and_more_slowly(world: W
             await client.publish("q", b"x")
             await lose_stream()
             assert client._live()._pause_s == session.PAUSE_FIRST_S
+
+
+# ---- silence
+
+
+class Answering:
+    """A call on which an answer comes once a second, of the loop's clock."""
+
+    def __init__(self, answer: queue_pb2.SessionResponse) -> None:
+        self._answer = answer
+
+    async def read(self) -> queue_pb2.SessionResponse:
+        await asyncio.sleep(1)
+        return self._answer
+
+
+async def _ends_for_silence(answer: queue_pb2.SessionResponse, *, is_owed: bool) -> bool:
+    """Whether a session takes a service that answers so for silent, within a minute."""
+    opened = _silent_session()
+    if is_owed:
+        opened._stream.ask("getting")
+    reading, watching = [
+        asyncio.create_task(job) for job in (opened._read(Answering(answer)), opened._watch())
+    ]
+    await asyncio.wait({reading, watching}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
+    reading.cancel()
+    watching.cancel()
+    assert not reading.done()
+    if not watching.done():
+        return False
+    assert isinstance(watching.exception(), ConnectionLost)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("code", "is_owed", "ends"),
+    [
+        (code_pb2.NOT_FOUND, True, False),
+        (code_pb2.UNAVAILABLE, True, True),
+        (code_pb2.UNAVAILABLE, False, False),
+    ],
+)
+def test_a_service_is_silent_that_owes_an_answer_and_says_only_that_it_cannot_serve(
+    code: int, is_owed: bool, ends: bool
+) -> None:
+    failed = queue_pb2.Failed(request_id=9, status=status_pb2.Status(code=code))
+    answer = queue_pb2.SessionResponse(failed=failed)
+    assert virtual_time.run(_ends_for_silence(answer, is_owed=is_owed)) is ends
+
+
+def _silent_session() -> session.Session:
+    return session.Session(("host:1",), 3_000, lambda: 3_000, parse_url("quorum://host:1").open_channel)
+
+
+def test_the_client_waits_twice_as_long_after_each_silence_up_to_a_limit() -> None:
+    async def scenario() -> list[float]:
+        opened, loop, waited_s = _silent_session(), asyncio.get_running_loop(), []
+        opened._stream.ask("getting")
+        for _ in range(6):
+            began_s = loop.time()
+            with pytest.raises(ConnectionLost, match="was silent"):
+                await opened._watch()
+            waited_s.append(loop.time() - began_s)
+        return waited_s
+
+    assert virtual_time.run(scenario()) == [3, 6, 12, 24, 48, 48]
+
+
+def test_a_service_owes_an_answer_to_what_was_published() -> None:
+    async def scenario() -> None:
+        opened = _silent_session()
+        watching = asyncio.create_task(opened._watch())
+        await asyncio.sleep(60)
+        assert not watching.done(), "nothing is owed"
+        await opened.publisher.admit("q", PreparedBatch(b"x", 1), None)
+        with pytest.raises(ConnectionLost, match=r"was silent for 3\.0 s"):
+            await watching
+
+    virtual_time.run(scenario())

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sized
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 import quorum
 from quorum.client import errors, values
-from quorum.client.connection.endpoints import parse_url, shown_url
+from quorum.client.connection.endpoints import Channels, parse_url, shown_url
 from quorum.client.errors import PublishRejected, ServiceError, UsageError
 from quorum.client.messages.batch import BatchReader, Message, PreparedBatch, encode_batch
 from quorum.client.messages.tags import TagRanges, count_of
@@ -203,14 +204,17 @@ def test_bytes_that_are_no_batch_are_refused() -> None:
 def test_addresses() -> None:
     assert parse_url("quorum://a:1,b:2").endpoints == ("a:1", "b:2")
     assert parse_url("quorum://a").endpoints == ("a:7400",)
+    assert parse_url("quorum://a:1, b:65535/").endpoints == ("a:1", "b:65535")
     assert parse_url("quorum://[::1]:5,[::1]").endpoints == ("[::1]:5", "[::1]:7400")
     for bad in (
         "http://a:1",
         "quorum://",
         "quorum://a:b",
         "quorum://a:0",
+        "quorum://a:65536",
         "quorum://:1",
         "quorum://a:1,,b:1",
+        "quorum://ann@a:1",
     ):
         with pytest.raises(UsageError):
             parse_url(bad)
@@ -393,3 +397,49 @@ def test_half_a_surrogate_pair_is_no_application_property() -> None:
     for properties in ({"\ud800": 1}, {"x": "\ud800"}):
         with pytest.raises(UsageError, match="half a surrogate pair"):
             values.encode_properties(None, properties)  # type: ignore[arg-type]
+
+
+# ---- channels
+
+
+def test_a_channel_is_opened_once_and_again_when_certificates_are_renewed(tmp_path: Path) -> None:
+    authority, key, certificate = (tmp_path / name for name in ("ca.pem", "key.pem", "certificate.pem"))
+    for file in (authority, key, certificate):
+        file.write_bytes(b"old")
+    files = f"ca_file={authority}&key_file={key}&certificate_file={certificate}"
+    opened: list[str] = []
+
+    def open_channel(endpoint: str) -> str:
+        opened.append(endpoint)
+        return f"{endpoint} {len(opened)}"
+
+    channels = Channels(parse_url(f"quorums://a:1,b:1/?{files}"), open_channel)
+    assert [channels.get(endpoint) for endpoint in ("a:1", "b:1", "a:1")] == ["a:1 1", "b:1 2", "a:1 1"]
+    key.unlink()
+    assert channels.get("a:1") == "a:1 1", "it is just being replaced"
+    key.write_bytes(b"renewed")
+    assert [channels.get(endpoint) for endpoint in ("a:1", "a:1")] == ["a:1 3", "a:1 3"]
+    assert sorted(channels.take_all()) == ["a:1 1", "a:1 3", "b:1 2"]
+    assert channels.take_all() == []
+    assert channels.get("b:1") == "b:1 4"
+
+
+def test_a_url_is_made_again_from_what_it_names() -> None:
+    for url in (
+        "quorum://a:1,b:2",
+        "quorum://a%40b:p%3Aw@a:1",
+        "quorums://a:1",
+        "quorums://ann:x@a:1/?ca_file=%2Fca+1.pem&certificate_file=c&key_file=k&token_file=t",
+    ):
+        service = parse_url(url)
+        assert service.url_of(*service.endpoints) == url
+
+
+def test_a_program_logs_in_with_its_token_as_it_is_now_or_with_its_password(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    service = parse_url(f"quorums://ann:x@a:1/?token_file={file}")
+    file.write_text("first\n")
+    assert service._authorization() == "Bearer first"
+    file.write_text("second\n")
+    assert service._authorization() == "Bearer second"
+    assert parse_url("quorum://ann:x:y@a:1")._authorization() == "Basic YW5uOng6eQ=="

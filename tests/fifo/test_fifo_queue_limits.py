@@ -77,6 +77,35 @@ def test_a_message_that_alone_is_larger_than_the_limit_is_dropped() -> None:
     assert (info(world).ready, bytes_of(world), info(world).totals.maxlen) == (0, 0, 3)
 
 
+def test_a_limit_of_no_bytes_leaves_only_messages_without_a_body() -> None:
+    world, name = limited(size_bytes=0)
+    world.publish(name, 2)
+    world.publish(name, 3, size=0)
+    assert (info(world).ready, bytes_of(world), info(world).totals.maxlen) == (3, 0, 2)
+    configure(world)
+    world.publish(name, 4)
+    configure(world, max_length_bytes=0)
+    world.wake_until_done()
+    assert (info(world).ready, bytes_of(world)) == (0, 0), (
+        "of a block with bodies, none has a size of its own"
+    )
+
+
+def test_a_limit_of_no_bytes_refuses_every_body() -> None:
+    world, name = limited("reject_publish", 0)
+    assert isinstance(world.publish(name, 1, size=1).replies[0], Refused)
+    assert isinstance(world.publish(name, 1, size=1, independent=True).replies[0], Refused)
+    assert isinstance(world.publish(name, 2, size=0).replies[0], Confirmed)
+    assert info(world).ready == 2
+
+
+def test_a_queue_of_no_length_drops_every_message() -> None:
+    world = World(SMALL, has_model=True)
+    world.queue(overflow="drop_head", max_length=0)
+    world.publish(world.session(), 3, size=0)
+    assert (info(world).ready, info(world).totals.maxlen) == (0, 3)
+
+
 def test_both_limits_hold() -> None:
     world, name = limited(max_length=4)
     world.publish(name, 6, size=10)

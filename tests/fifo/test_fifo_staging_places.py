@@ -16,7 +16,7 @@ from fifo.commands import (
 from fifo.consumers.filter_fields import StoredFields
 from fifo.effects import Applied, Ok, Published
 from fifo.group_machine import GroupMachine
-from fifo.limits import PRODUCTION, SMALL
+from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.messages.pages import MemoryPages
 from fifo.outcome_hash import digest
 from fifo.persistence import checkpoint, invariants, snapshot
@@ -202,6 +202,32 @@ def test_of_a_large_publication_nothing_is_read_before_somebody_asks() -> None:
     world.stage(name, 2, 1, 0, 2, [RED, GREEN])
     assert len(sequences(world.publish_staged(name, 2, (1, 2)))) == 1
     assert len(source.asked) == PRODUCTION.looked_up_chunks + 2  # a small one: itself only
+
+
+LARGEST = Limits(looked_up_messages=6, looked_up_chunks=3, looked_up_bytes=600)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "rows", "size", "is_read"),
+    [
+        (3, 2, 100, True),
+        (1, 7, 10, False),
+        (4, 1, 10, False),
+        (1, 1, 601, False),
+    ],
+)
+def test_the_fields_of_a_publication_are_read_with_it_up_to_its_messages_its_chunks_and_its_bytes(
+    chunks: int, rows: int, size: int, is_read: bool
+) -> None:
+    world, name = prepared(LARGEST, filter_enabled=True)
+    source = Counting(world)
+    world.checks = False
+    world.machine.queues[1].groups.fields._source = source
+    for number in range(chunks):
+        world.stage(name, 1, number % 2, number // 2, rows, [RED] * rows, size=size)
+    parts = [(part, rows * len(range(part, chunks, 2))) for part in range(min(chunks, 2))]
+    assert world.publish_staged(name, 1, *parts).replies == (Published(1, chunks * rows),)
+    assert len(source.asked) == (chunks if is_read else 0)
 
 
 def test_a_queue_that_does_not_filter_reads_nothing() -> None:

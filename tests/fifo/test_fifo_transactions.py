@@ -13,6 +13,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
 from fifo.queries import group as queries
+from fifo.transactions import MAX_TX
 from support.fifo.world import World, in_transaction, nth_number, producer, sequences
 
 
@@ -236,6 +237,32 @@ def test_a_number_below_the_window_is_refused() -> None:
     assert world.do(name, c.Commit(100)) == Ok()
     assert [reason(publish(world, name, tx)) for tx in (92, 93)] == ["rolled_back", "Ok"]
     assert reason(publish(world, name, 101)) == "limit", "8 above the one that is open"
+
+
+def test_a_number_above_the_last_one_is_refused_and_uses_no_other() -> None:
+    """What a client says of such a transaction must not use up the numbers below it."""
+    world, name = world_of()
+    assert reason(publish(world, name, MAX_TX + 1)) == "bad_argument"
+    assert reason(world.do(name, c.Commit(MAX_TX + 1))) == "rolled_back"
+    assert world.do(name, c.Rollback(MAX_TX + 1)) == Ok()
+    assert [reason(publish(world, name, tx)) for tx in (1, 2)] == ["Ok", "Ok"]
+    assert world.do(name, c.Commit(1)) == world.do(name, c.Rollback(2)) == Ok()
+    assert publish(world, name, MAX_TX) == Ok(2)
+    assert world.do(name, c.Commit(MAX_TX)) == Ok()
+    assert counts(world) == (4, 0)
+
+
+@pytest.mark.parametrize("end", [c.Commit, c.Rollback])
+def test_what_is_said_of_the_last_number_uses_it(end: type[c.Commit | c.Rollback]) -> None:
+    world, name = world_of()
+    world.do(name, end(MAX_TX))
+    assert reason(publish(world, name, MAX_TX)) == "rolled_back"
+
+
+def test_a_refused_command_uses_the_last_number() -> None:
+    world, name = world_of()
+    assert reason(settle(world, name, MAX_TX, c.Settle(1, "a", 1, ((1, 1),)))) == "not_attached"
+    assert reason(publish(world, name, MAX_TX)) == "rolled_back"
 
 
 def test_numbers_of_transactions_are_used_once() -> None:

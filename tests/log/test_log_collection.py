@@ -468,6 +468,42 @@ def unreadable_segment(disk: SimDisk, log: Log) -> Sealed:
     return bad
 
 
+def test_a_segment_that_cannot_be_copied_is_tried_again_only_when_something_has_changed() -> None:
+    """It holds no other up meanwhile."""
+    disk = SimDisk()
+    log = filled(disk, 400)
+    retain(log, 390, *range(1, 400, 5))
+    collection = planned(log)
+    assert collection is not None
+    bad = collection.sources[0]
+    assert not log._store.is_dead(bad)
+    make_unreadable(disk, log, bad)
+    collection.run()
+    assert not log.adopt(collection)
+    tried = [each.listed.file_id for each in collection.sources]
+    del collection
+    following = log.plan_collection()
+    assert following is None or not {each.listed.file_id for each in following.sources} & {*tried}
+    del following
+    log._collector.survey.changed()
+    following = log.plan_collection()
+    assert following is not None
+    assert bad in following.sources
+    del following
+    log.survey()  # now it is known that nothing says what is in it
+    assert log._collector.survey.is_spoiled(bad)
+    log.retain(1, [Retained(390, array("Q"), array("Q"))])
+    assert collect(log) > 0
+    assert bad not in log._store.history.sealed
+    assert remembered(log) <= {each.listed.file_id for each in log._store.history.sealed}
+
+
+def remembered(log: Log) -> set[bytes]:
+    """The segments that the survey knows something of."""
+    survey = log._collector.survey
+    return {*survey._known, *survey._pages, *survey._spoiled, *survey._unreadable}
+
+
 def test_what_an_unreadable_segment_had_is_missing() -> None:
     """So it is fetched from another member."""
     disk = SimDisk()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorum.log import Damage, Log, inspect
+from quorum.log import Damage, Log, LogFailed, inspect
 from quorum.log.maintenance.examining import Finding, Remedy
 from quorum.log.maintenance.scrubber import REMEMBER_BYTES, SCRUBBED
 from quorum.log.record import HEADER_BYTES, Stamp
@@ -258,6 +259,36 @@ def test_a_damaged_body_is_noted_although_the_segment_of_its_copy_cannot_be_read
     assert log.read(7, 2) == body(2)
 
 
+def test_a_segment_that_was_checked_is_held_no_longer() -> None:
+    """Else its file would stay open, and on the disk, after it was collected."""
+    log = filled(SimDisk())
+    store, (active_segment, _) = log._store, log._writer.extent
+    segments = [*(sealed.segment for sealed in store.history.sealed), active_segment]
+    before = [segment.holders for segment in segments]
+    scrubbed(log)
+    assert [segment.holders for segment in segments] == before
+
+
+def test_a_piece_of_a_round_is_about_as_large_as_allowed() -> None:
+    disk = SimDisk()
+    log = Log.open(DIRECTORY, disk, segment_bytes=100_000, recent_bytes=0)
+    for index in range(1, 61):
+        log.journal(7).append([body(index)], index, 1)
+        log.sync()
+    record = HEADER_BYTES + 3_000
+    bodies = [path for path in disk.names if path.suffix == ".log"]
+    assert len(bodies) == 2
+    budget = 10 * record
+    reads: list[int] = []
+    while True:
+        before = disk.reads
+        if not log.scrub(budget):
+            break
+        reads.append(disk.reads - before)
+    assert 60 // 11 <= len(reads) <= 60 // 9 + 4
+    assert max(reads) <= 10 + 10, "bodies, and what is read of other files"
+
+
 def test_a_round_ends_however_much_comes_in() -> None:
     disk = SimDisk()
     log = filled(disk)
@@ -308,6 +339,28 @@ def test_a_bad_file_about_how_far_it_has_come_means_the_beginning(data: bytes) -
     log = reopened(disk)
     scrubbed(log)
     assert len(log.damages) == 1
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_a_failed_disk_ends_the_log_also_where_the_place_of_a_round_is_kept(later: int) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.fail_at[len(disk.operations) + later] = errno.EIO
+    with pytest.raises(LogFailed, match=f"could not write {DIRECTORY / SCRUBBED}"):
+        scrubbed(log)
+    assert isinstance(log.failure, LogFailed)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
+def test_a_round_ends_without_room_for_its_place(number: int) -> None:
+    disk = SimDisk()
+    log = filled(disk)
+    disk.fail_at[len(disk.operations)] = number
+    assert scrubbed(log) == []
+    assert DIRECTORY / SCRUBBED not in disk.names
+    assert log.failure is None
+    assert scrubbed(log) == []
+    assert DIRECTORY / SCRUBBED in disk.names
 
 
 def test_a_segment_that_is_cut_while_it_is_read_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from quorum.api.hub.catalog_view import CatalogView
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange
 from quorum.catalog.machine import CatalogMachine
+from quorum.catalog.users import RemoveUser, SetPermissions, SetUser
 from quorum.node import events as ev
 from quorum.node.errors import PageUnreadable
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -49,6 +50,7 @@ class Listener:
 def assert_equal(view: CatalogView, catalog: CatalogMachine) -> None:
     assert {queue.id: queue for queue in view.queues()} == {queue.id: queue for queue in catalog.queues()}
     assert view.policies.by_name == catalog.policies.by_name
+    assert view.users.by_name == catalog.users.by_name
     assert (view.changes, view.removals, view.revision) == (
         catalog.changes,
         catalog.removals,
@@ -83,6 +85,10 @@ def test_a_view_follows_the_catalog_change_by_change(cluster: Cluster) -> None:
     assert first is not None
     for command in (
         SetPolicy("short", "*", 1, TTL),
+        SetUser("ann", "secret", False, False),
+        SetPermissions("ann", "", "orders.*", ""),
+        SetUser("bob", "secret", True, False),
+        RemoveUser("bob"),
         RemoveQueue("one"),
         DeclareQueue("one", ()),
         RemovePolicy("short"),
@@ -148,6 +154,47 @@ def test_a_state_that_was_replaced_is_published_whole_and_nothing_before_it_is_h
     cluster.until(lambda: listener.changes != [], "it has another state")
     assert listener.changes[0].is_whole
     assert_equal(listener.view, cluster.members["n2"].catalog)
+
+
+def test_nothing_is_published_while_entries_are_applied_that_were_published_before(cluster: Cluster) -> None:
+    listener = Listener(cluster, "n2")
+    listener.changes.clear()
+    replica = cluster.members["n2"].replicas[SYSTEM_GROUP]
+    replica.effects_dispatched_to = replica.raft.applied_index + 1_000
+    cluster.administer(DeclareQueue("new", ()), at="n1")
+    cluster.until(lambda: cluster.members["n2"].catalog.queue("new") is not None, "it is here")
+    assert listener.changes == []
+    replica.effects_dispatched_to = replica.raft.applied_index
+    cluster.step("n2")
+    assert [queue.name for change in listener.changes for queue in change.queues] == ["new"]
+
+
+def test_a_listener_that_has_heard_nothing_is_told_everything(cluster: Cluster) -> None:
+    cluster.declare("one")
+    cluster.administer(SetPolicy("short", "*", 1, TTL))
+    cluster.administer(SetUser("ann", "secret", False, False))
+    cluster.settle()
+    late = Listener(cluster, "n2")
+    assert [change.is_whole for change in late.changes] == [True]
+    assert_equal(late.view, cluster.members["n2"].catalog)
+
+
+@pytest.mark.parametrize("has_listened", [True, False])
+def test_a_queue_that_its_group_has_deleted_is_told_before_the_catalog_knows(
+    cluster: Cluster, has_listened: bool
+) -> None:
+    group, number = cluster.declare("one")
+    cluster.settle()
+    listener = Listener(cluster, "n2")
+    queue = listener.view.queue("one")
+    assert queue is not None and not listener.view.was_deleted(queue)
+    member = cluster.members["n2"]
+    cluster.members[str(cluster.leader(group))].replicas[group].propose_internal(c.DeleteQueue(number))
+    cluster.until(lambda: member.queue_machine(group).was_deleted(number), "its group has deleted it")
+    assert member.catalog.queue("one") is not None
+    if not has_listened:
+        listener = Listener(cluster, "n2")
+    assert listener.view.was_deleted(queue)
 
 
 def test_a_member_that_starts_again_publishes_its_whole_catalog(cluster: Cluster) -> None:

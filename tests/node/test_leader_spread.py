@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import structlog
 
 from quorum.catalog.members import DrainMember
 from quorum.node import events as ev
-from quorum.node.cluster.leader_spread import GROUP_PAUSE, find_move
+from quorum.node.cluster.leader_spread import GROUP_PAUSE, LeaderSpread, find_move
 from quorum.node.cluster.membership import MAX_LAG
+from quorum.node.leases.disk_state import Disks, DiskState
 from quorum.node.member_config import SPREAD_AFTER_MS as SETTLED_MS
 from quorum.node.replica.replica import MAX_BEHIND, SYSTEM_GROUP, Replica
 from support.examples import examples
@@ -364,3 +368,130 @@ def test_a_member_that_has_just_returned_is_not_taken_for_one_that_has_applied_t
     assert not replica.has_applied("n3")
     cluster.start("n3")
     cluster.until(lambda: replica.has_applied("n3"), "it says so again")
+
+
+# ---- when a leader moves
+
+
+class Spreading:
+    """The leader of the system group, in a cluster whose state the test sets. "a" leads all three groups."""
+
+    def __init__(self, settled_ms: int | None = SETTLED_MS) -> None:
+        self.moved: list[tuple[int, str]] = []
+        self.disks = Disks(1)
+        self.away: set[str] = set()
+        self.groups: dict[int, Any] = {group: self._replica("a") for group in (SYSTEM_GROUP, 1, 2)}
+        self.members = {
+            name: SimpleNamespace(number=number, id=name, is_drained=False)
+            for number, name in enumerate(ALL, 1)
+        }
+        self.membership: Any = SimpleNamespace(
+            is_leaving=False,
+            catalog=SimpleNamespace(members=SimpleNamespace(by_id=self.members)),
+            member_directory=SimpleNamespace(name_of=str),
+            transfer=lambda group, target: self.moved.append((group, target)),
+        )
+        peers: Any = SimpleNamespace(is_reachable=lambda name: name not in self.away)
+        monitor: Any = SimpleNamespace(disks=self.disks)
+        replicas: Any = self.groups
+        self.spread = LeaderSpread(
+            replicas, self.membership, peers, monitor, structlog.get_logger(), settled_ms
+        )
+
+    def _replica(self, leader: str) -> Any:
+        raft = SimpleNamespace(
+            leader=leader, term=1, is_settled=True, configuration=SimpleNamespace(voters=ALL)
+        )
+        return SimpleNamespace(raft=raft, leads=True, has_applied=lambda name: True)
+
+    def turn(self, now_ms: int) -> list[tuple[int, str]]:
+        """What is moved in this turn."""
+        for node in (2, 3):
+            self.disks.hear(node, DiskState(), (), now_ms)
+        self.moved.clear()
+        self.spread.turn(now_ms)
+        return [*self.moved]
+
+
+def test_a_leader_moves_once_nothing_has_changed_for_the_time() -> None:
+    world = Spreading()
+    assert world.turn(1_000) == []
+    assert world.turn(999 + SETTLED_MS) == []
+    assert world.turn(1_000 + SETTLED_MS) == [(1, "b")]
+    assert world.turn(999 + 2 * SETTLED_MS) == [], "a move is a change"
+    assert world.turn(1_000 + 2 * SETTLED_MS) == [(2, "b")], "the first group has moved a short time ago"
+
+
+def change_of_term(world: Spreading) -> None:
+    world.groups[2].raft.term = 2
+
+
+def change_of_leader(world: Spreading) -> None:
+    world.groups[SYSTEM_GROUP].raft.leader = "c"
+
+
+def drained(world: Spreading) -> None:
+    world.members["c"].is_drained = True
+
+
+def away_and_back(world: Spreading) -> None:
+    world.away.add("c")
+    assert world.turn(1_500) == []
+    world.away.clear()
+
+
+def no_leader_for_a_moment(world: Spreading) -> None:
+    world.spread.turn(1_500)
+    world.groups[SYSTEM_GROUP].leads = False
+    assert world.turn(1_600) == []
+    world.groups[SYSTEM_GROUP].leads = True
+
+
+@pytest.mark.parametrize(
+    "change", [change_of_term, change_of_leader, drained, away_and_back, no_leader_for_a_moment]
+)
+def test_the_time_begins_again_with_each_change(change: Callable[[Spreading], None]) -> None:
+    world = Spreading()
+    world.turn(1_000)
+    change(world)
+    assert world.turn(2_000) == []
+    assert world.turn(1_999 + SETTLED_MS) == []
+    assert len(world.turn(2_000 + SETTLED_MS)) == 1
+
+
+def someone_away(world: Spreading) -> None:
+    world.away.add("c")
+
+
+def unknown_leader(world: Spreading) -> None:
+    world.groups[2].raft.leader = None
+
+
+def leaving(world: Spreading) -> None:
+    world.membership.is_leaving = True
+
+
+def all_unsettled(world: Spreading) -> None:
+    for each in world.groups.values():
+        each.raft.is_settled = False
+
+
+def nobody_has_applied(world: Spreading) -> None:
+    for each in world.groups.values():
+        each.has_applied = lambda name: name == "a"
+
+
+@pytest.mark.parametrize("state", [someone_away, unknown_leader, leaving, all_unsettled, nobody_has_applied])
+def test_nothing_moves_while_a_move_could_harm(state: Callable[[Spreading], None]) -> None:
+    world = Spreading()
+    state(world)
+    assert [world.turn(now_ms) for now_ms in (1_000, 1_000 + SETTLED_MS, 1_000 + 9 * SETTLED_MS)] == [[]] * 3
+
+
+def test_a_group_moves_again_after_its_pause() -> None:
+    world = Spreading()
+    world.groups[2].raft.is_settled = world.groups[SYSTEM_GROUP].raft.is_settled = False
+    world.turn(0)
+    assert world.turn(SETTLED_MS) == [(1, "b")]
+    assert world.turn(SETTLED_MS + GROUP_PAUSE_MS - 1) == []
+    assert world.turn(SETTLED_MS + GROUP_PAUSE_MS) == [(1, "b")]

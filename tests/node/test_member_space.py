@@ -12,7 +12,7 @@ from fifo.queries import group as queries
 from quorum.catalog.members import AddMember
 from quorum.log import RESERVE_SEGMENTS
 from quorum.node.leases import disk_state as disks_module
-from quorum.node.leases.disk_state import DiskState, SyncTimes
+from quorum.node.leases.disk_state import REMEMBERED_MS, Disks, DiskState, SyncTimes
 from support.members.cluster import Cluster, Session
 
 SEGMENT = 100_000
@@ -332,6 +332,34 @@ def test_slow_means_no_quick_sync_for_a_while() -> None:
     assert once.is_slow(5_000), "one sync of five seconds is a while"
 
 
+def test_slow_begins_and_is_forgotten_after_its_times() -> None:
+    times = SyncTimes()
+    times.took(200_000, 10_000)  # it began at 9,800 ms
+    times.took(200_000, 9_799 + disks_module.SLOW_AFTER_MS)
+    assert not times.is_slow(20_000)
+    last_ms = 9_800 + disks_module.SLOW_AFTER_MS
+    times.took(200_000, last_ms)
+    assert times.is_slow(last_ms + disks_module.SLOW_FORGOTTEN_MS)
+    assert not times.is_slow(last_ms + disks_module.SLOW_FORGOTTEN_MS + 1)
+
+
+def test_one_sync_of_a_hundred_takes_longer_than_what_is_reported() -> None:
+    times = SyncTimes()
+    for took_us in (*range(100, 201), *range(100)):
+        times.took(took_us, 0)
+    assert times.p99_us() == 198, "of 201"
+    for _ in range(disks_module.SYNCS_KEPT):
+        times.took(5, 0)
+    assert times.p99_us() == 5, "only the latest syncs count"
+
+
+@pytest.mark.parametrize("flag", ["", "is_low", "is_full", "is_slow"])
+def test_each_state_of_a_disk_is_said_by_itself(flag: str) -> None:
+    said = DiskState(**{flag: True}) if flag else DiskState()
+    assert disks_module.decode(said.encode(())) == (said, ())
+    assert said.is_worse_to_lead == (flag in ("is_full", "is_slow"))
+
+
 def test_what_a_disk_says_of_itself_survives_the_way_and_nothing_else_is_taken_for_it() -> None:
     said = DiskState(1 << 40, 1 << 28, 1_234, True, False, True)
     data = said.encode([3, 1])
@@ -339,3 +367,25 @@ def test_what_a_disk_says_of_itself_survives_the_way_and_nothing_else_is_taken_f
     for bad in (b"", data[:-1], data + b"\0", data[:5]):
         with pytest.raises(disks_module.DiskStateError):
             disks_module.decode(bad)
+
+
+LOW, FINE = DiskState(is_low=True), DiskState()
+
+
+def test_a_report_counts_for_its_time_and_no_longer() -> None:
+    view = Disks(3)
+    view.hear(2, LOW, (5, 1), 1_000)
+    for now_ms in (1_000, 1_000 + REMEMBERED_MS):
+        assert (view.state(2, now_ms), view.known_low(now_ms), view.low(now_ms)) == (LOW, [2], [1, 2, 5])
+    late_ms = 1_001 + REMEMBERED_MS
+    assert (view.state(2, late_ms), view.known_low(late_ms), view.low(late_ms)) == (None, [], [])
+    assert view.state(1, 1_000) is None, "it has said nothing itself"
+
+
+def test_a_members_own_report_takes_precedence_and_only_first_hand_reports_are_passed_on() -> None:
+    view = Disks(3, LOW)
+    view.hear(1, FINE, (), 1_000)
+    view.hear(2, LOW, (1, 3, 4), 1_000)
+    assert (view.known_low(1_000), view.low(1_000)) == ([2, 3], [2, 3, 4])
+    view.own = FINE
+    assert (view.known_low(1_000), view.low(1_000)) == ([2], [2, 4]), "it knows its own disk best"

@@ -13,13 +13,21 @@ from hypothesis import strategies as st
 from fifo import commands as c
 from fifo.group_machine import GroupMachine
 from fifo.versions import CURRENT
-from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
+from quorum.catalog.commands import (
+    CatalogCommand,
+    DeclareQueue,
+    RemoveExpired,
+    RemovePolicy,
+    RemoveQueue,
+    SetPolicy,
+)
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import Effective
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.replica import policy_reconciler
 from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
+from quorum.node.schedule import NEVER
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.wire.operations import decode, encode
 from support.examples import examples
@@ -179,6 +187,141 @@ def test_what_the_log_says_is_configured_is(steps: list[tuple[Any, ...]], work: 
             else:
                 scene.lead(number)
         scene.settle()
+
+
+def test_a_leader_whose_catalog_is_older_than_what_is_configured_proposes_nothing() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    for length in (5, 7):
+        scene.enter(policy(0, length))
+        scene.settle()
+    scene.lead(1)
+    assert not scene.turn()
+    assert scene.on_its_way == []
+    scene.learn(1)
+    assert scene.turn()
+
+
+@pytest.mark.parametrize("lag", [{"leads": False}, {"is_behind": True}])
+def test_a_leader_that_has_not_applied_its_log_proposes_nothing_and_holds_no_other_group_up(
+    lag: dict[str, bool],
+) -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.enter(policy(0, 5))
+    scene.learn(2)
+    usual = dict(scene.replica.__dict__)
+    said: list[c.Command] = []
+    other_machine = GroupMachine(SimpleNamespace(columns=None))  # type: ignore[arg-type]
+    other: Any = SimpleNamespace(
+        **{**usual, "number": 2, "machine": other_machine, "propose_internal": said.append}
+    )
+    scene.carrying_out._replicas = {**scene.carrying_out._replicas, 2: other}
+    scene.replica.__dict__.update(lag)
+    assert not scene.turn()
+    assert scene.on_its_way == []
+    assert [type(command) for command in said] == [c.Configured]
+    scene.replica.__dict__.update(usual)
+    scene.turn()
+    assert [type(command) for command in scene.on_its_way] == [c.CreateQueue, c.Configured]
+
+
+def test_nobody_reconciles_a_group_that_it_does_not_lead_or_by_a_catalog_in_doubt() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.learn(1)
+    scene.replica.raft.is_leader = False
+    assert scene.turn()
+    scene.replica.raft.is_leader = True
+    scene.carrying_out._replicas[SYSTEM_GROUP].disputed = "other members have another state"
+    assert not scene.turn()
+    assert scene.on_its_way == []
+
+
+def test_a_removed_queue_is_deleted_until_it_is_gone_and_one_that_is_only_missing_stays() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    scene.on_its_way.append(c.CreateQueue(99, c.QueueConfig("unknown")))
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.on_its_way == []
+    scene.enter(RemoveQueue("q0"))
+    scene.learn(1)
+    for _ in range(2):  # the first proposal is lost
+        scene.on_its_way.clear()
+        assert not scene.turn()
+        assert scene.on_its_way == [c.DeleteQueue(queue)]
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.machine.queue_ids() == [99]
+    scene.machine.expired[queue] = None
+    assert not scene.turn()
+    assert scene.on_its_way == [c.DeleteQueue(queue)], "so that its group forgets it"
+
+
+def test_a_queue_that_its_group_has_deleted_is_not_created_again() -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    scene.on_its_way.append(c.DeleteQueue(queue))
+    scene.apply(1)
+    assert scene.turn()
+    assert scene.on_its_way == []
+
+
+@pytest.mark.parametrize("doubt", [{}, {"wants_state": True}, {"disputed": "others have another state"}])
+def test_expired_queues_leave_the_catalog_unless_it_is_in_doubt_what_has_expired(
+    doubt: dict[str, Any],
+) -> None:
+    scene = Scene()
+    scene.enter(DeclareQueue("q0", ()))
+    scene.settle()
+    [queue] = scene.machine.queue_ids()
+    said: list[CatalogCommand] = []
+    scene.replica.__dict__.update({"wants_state": False, "disputed": "", **doubt})
+    system: Any = SimpleNamespace(
+        machine=scene.catalog,
+        disputed="",
+        leads=True,
+        raft=SimpleNamespace(is_leader=True),
+        propose_internal=said.append,
+    )
+    scene.carrying_out._replicas = {SYSTEM_GROUP: system, GROUP: scene.replica}
+    assert scene.turn()
+    scene.machine.expired[queue] = None
+    assert not scene.turn()
+    assert said == ([] if doubt else [RemoveExpired(queue)])
+    said.clear()
+    system.leads = False
+    assert not scene.turn()
+    assert said == [], "its catalog may lag behind"
+    system.leads = True
+    scene.enter(RemoveQueue("q0"))
+    scene.learn(1)
+    scene.turn()
+    assert said == [], "the catalog has removed it"
+
+
+def test_work_that_a_turn_has_not_done_goes_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
+    scene = Scene()
+    for number in range(3):
+        scene.enter(DeclareQueue(f"q0-{number}", ()))
+    scene.settle()
+    scene.enter(policy(0, 5))
+    scene.learn(1)
+    reconciler = scene.carrying_out
+    reconciler.run(scene.catalog, 0)
+    assert (reconciler.is_wanted, reconciler.due.next_ms) == (True, NEVER), "its mark is not applied yet"
+    scene.apply(1)
+    reconciler.run(scene.catalog, 0)
+    assert (reconciler.is_wanted, reconciler.due.next_ms) == (True, 0)
+    scene.settle()
+    reconciler.run(scene.catalog, 0)
+    assert not reconciler.is_wanted and not reconciler.goes_on_at_once
 
 
 def test_a_round_judges_only_when_all_before_it_is_known() -> None:

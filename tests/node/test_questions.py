@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,15 @@ from quorum.node.errors import PeerFrameError
 from quorum.node.member import Member
 from quorum.node.queries import CheckHealth, QueueCounts, ReadBarrier
 from quorum.node.reads import questions
-from quorum.node.reads.read_indexes import KIND_READ, KIND_READ_INDEX, ReadIndex, ReadRequest
+from quorum.node.reads.read_indexes import (
+    KIND_READ,
+    KIND_READ_INDEX,
+    REFUSED_MS,
+    REPEAT_MS,
+    ReadIndex,
+    ReadIndexes,
+    ReadRequest,
+)
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.node.replica.replicas import KIND_RAFT
 from quorum.node.wire.frames import Frame
@@ -288,3 +298,114 @@ def test_a_settled_message_is_not_counted_at_any_member(cluster: Cluster) -> Non
         info = cluster.answer(cluster.ask_now(name, QueueCounts(group, queue)))
         assert isinstance(info, QueueInfo)
         assert info.total == 6
+
+
+# ---- requests for read indexes
+
+
+@dataclass(eq=False)
+class Question:
+    found: list[int] = field(default_factory=list)
+
+    def read_index_found(self, group: int, index: int) -> None:
+        self.found.append(index)
+
+
+class Requesting:
+    """The read indexes of a member that follows, and the requests that it sends: (leader, number)."""
+
+    def __init__(self) -> None:
+        self.leader: str | None = "n1"
+        self.sent: list[tuple[str, int]] = []
+        self.disk_monitor: Any = SimpleNamespace(is_silent=False)
+        routes: Any = SimpleNamespace(link=lambda group: self.leader)
+        self.indexes = ReadIndexes(5, routes, {}, self.disk_monitor, self._send)
+
+    def _send(self, peer: str, kind: int, parts: list[bytes]) -> None:
+        number = ReadRequest.decode(parts[0]).number if kind == KIND_READ else 0
+        self.sent.append((peer, number))
+
+    def ask(self) -> Question:
+        question = Question()
+        self.indexes.ask(3, question)
+        return question
+
+    def turn(self, now_ms: int) -> list[tuple[str, int]]:
+        """What is sent in this turn."""
+        self.sent.clear()
+        self.indexes.turn(now_ms)
+        return [*self.sent]
+
+    def answered(self, number: int, index: int) -> None:
+        self.indexes.answered(ReadIndex(ReadRequest(3, 5, number), index))
+
+
+def test_a_request_is_due_for_questions_that_no_request_is_under_way_for() -> None:
+    member = Requesting()
+    assert (member.indexes.is_due, member.indexes.is_busy) == (False, False)
+    first = member.ask()
+    assert (member.indexes.is_due, member.indexes.is_busy) == (True, True)
+    assert member.turn(0) == [("n1", 1)]
+    second = member.ask()
+    assert (member.indexes.is_due, member.indexes.is_busy) == (False, True)
+    member.answered(1, 40)
+    assert (first.found, second.found, member.indexes.is_due) == ([40], [], True)
+    assert member.turn(1) == [("n1", 2)]
+    member.answered(2, 41)
+    assert (first.found, second.found, member.indexes.is_busy) == ([40], [41], False)
+
+
+def test_for_a_question_that_is_given_up_nothing_is_sent_or_repeated() -> None:
+    member = Requesting()
+    member.indexes.forget(3, member.ask())
+    assert not member.indexes.is_due
+    assert member.turn(0) == []
+    assert not member.indexes.is_busy
+    given_up, stays = member.ask(), member.ask()
+    assert member.turn(1) == [("n1", 1)]
+    member.indexes.forget(3, given_up)
+    assert member.turn(1 + REPEAT_MS) == [("n1", 1)]
+    member.answered(1, 7)
+    assert (given_up.found, stays.found) == ([], [7])
+    last = member.ask()
+    member.turn(REPEAT_MS + 2)
+    member.indexes.forget(3, last)
+    assert member.turn(3 * REPEAT_MS) == []
+    assert not member.indexes.is_busy
+
+
+def test_a_request_waits_for_a_leader_and_is_repeated_after_its_time_or_to_another_leader() -> None:
+    member = Requesting()
+    member.ask()
+    member.leader = None
+    assert member.turn(0) == []
+    member.leader = "n1"
+    assert member.turn(1) == [("n1", 1)]
+    assert member.turn(REPEAT_MS) == []
+    member.leader = None
+    assert member.turn(REPEAT_MS + 1) == []
+    member.leader = "n2"
+    assert member.turn(REPEAT_MS + 1) == [("n2", 1)], "at once"
+    member.leader = "n1"
+    assert member.turn(REPEAT_MS + 2) == [("n1", 1)]
+
+
+def test_a_refused_request_is_repeated_soon() -> None:
+    member = Requesting()
+    question = member.ask()
+    member.turn(0)
+    assert member.turn(1) == []
+    member.answered(1, 0)
+    assert question.found == []
+    assert member.turn(REFUSED_MS) == []
+    assert member.turn(1 + REFUSED_MS) == [("n1", 1)]
+
+
+def test_a_member_whose_disk_is_silent_leaves_requests_unanswered() -> None:
+    member = Requesting()
+    member.disk_monitor.is_silent = True
+    member.indexes.requested("n2", ReadRequest(99, 9, 1))
+    assert member.sent == []
+    member.disk_monitor.is_silent = False
+    member.indexes.requested("n2", ReadRequest(99, 9, 1))
+    assert member.sent == [("n2", 0)]

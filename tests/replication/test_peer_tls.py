@@ -110,6 +110,35 @@ def test_a_byte_that_is_changed_on_the_way_ends_a_connection_with_tls(made: Path
         each.close()
 
 
+def test_a_record_that_is_read_in_parts_is_read_to_its_end(made: Path) -> None:
+    """No byte comes from the network any more, so nothing but `has_buffered` says that there is a rest."""
+    one, other = socket.socketpair()
+    with one, other:
+        for end in (one, other):
+            end.setblocking(False)
+        sender = tls(made, "a").wrap(one, is_dialer=True)
+        receiver = tls(made, "b").wrap(other, is_dialer=False)
+        buffer = bytearray(400)
+        while not (sender.is_ready and receiver.is_ready):
+            assert sender.recv_into(buffer) is None
+            assert receiver.recv_into(buffer) is None
+        sent = bytes(range(250)) * 4
+        assert sender.send([sent[:600], sent[600:]]) == 1_000
+        assert not sender.has_unsent
+        found = b""
+        for size in (400, 400, 200):
+            assert receiver.recv_into(buffer) == size
+            found += buffer[:size]
+            assert receiver.has_buffered == (len(found) < len(sent))
+        assert found == sent
+        assert receiver.recv_into(buffer) is None
+        assert sender.send([b"first"]) == 5
+        assert sender.send([b"second"]) == 6
+        assert receiver.recv_into(memoryview(buffer)[:3]) == 3
+        assert receiver.recv_into(buffer) == 8, "all records that are there"
+        assert buffer[:8] == b"stsecond"
+
+
 def test_a_member_without_tls_or_of_another_authority_is_not_connected(cluster: Cluster, made: Path) -> None:
     cluster.add("a", security=tls(made, "a"))
     cluster.add("b", security=tls(made, "b", "other"))
