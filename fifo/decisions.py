@@ -114,9 +114,9 @@ class Decisions:
         part = Prepared(producer.name, producer.owner, command.tx, command.record, entry.now_ms)
         for queue in queues:
             machine = self._queues[queue]
-            for tag in machine.prepare(entry, key):
+            for tag in machine.transactions.prepare(entry, key):
                 del producer.consumers[queue, tag]
-            for each in machine.staging.embargo.parts[key]:
+            for each in machine.transactions.embargo.parts[key]:
                 part.count(queue, each)
             self._dirty[queue] = None
         self.add(part)
@@ -155,7 +155,7 @@ class Decisions:
             return Ok()
         self._remove(part)
         for queue in sorted(part.queues):
-            self._queues[queue].decide(entry, key, is_committed=command.is_committed)
+            self._queues[queue].transactions.decide(entry, key, is_committed=command.is_committed)
             self._dirty[queue] = None
         return Ok()
 
@@ -180,7 +180,7 @@ class Decisions:
 
     def queue_ends(self, machine: QueueMachine) -> None:
         """A queue is about to be deleted, with its parts."""
-        for key, parts in machine.staging.embargo.parts.items():
+        for key, parts in machine.transactions.embargo.parts.items():
             found = self.prepared.get(key)
             if found is None:
                 continue
@@ -244,7 +244,7 @@ class Decisions:
         """Counts the prepared parts, when a state has been read."""
         for queue in sorted(self._queues):
             machine = self._queues[queue]
-            embargo = machine.staging.embargo
+            embargo = machine.transactions.embargo
             for key, parts in embargo.parts.items():
                 found = self.prepared.get(key)
                 if found is None:

@@ -238,8 +238,8 @@ class GroupMachine(GroupState):
         """Ends the transactions that settle messages of which consumers are about to lose some by their timeout."""
         for queue in [*self._woken, *self.dirty]:
             machine = self.queues.get(queue)
-            if machine is not None and machine.timeouts.marks and machine.staging.embargo.parts:
-                self.transactions.consumers_time_out(entry, machine.overdue(entry.now_ms))
+            if machine is not None and machine.transactions.embargo.parts:
+                self.transactions.consumers_time_out(entry, machine.consumers.overdue(entry.now_ms))
 
     def _finish(self, entry: Entry, queue: int, *, is_woken: bool = False) -> None:
         """Finishes a queue if the entry's budget allows one more; else the queue joins the backlog."""
@@ -304,11 +304,11 @@ class GroupMachine(GroupState):
             self.transactions.end_all(entry, producer)
         gone: dict[int, list[Consumer]] = {}
         for queue, tag in producer.consumers:
-            consumer = self.queues[queue].consumers.get((producer.name, tag))
+            consumer = self.queues[queue].consumers.by_key.get((producer.name, tag))
             if consumer is not None:
                 gone.setdefault(queue, []).append(consumer)
         for queue, consumers in gone.items():
-            self.queues[queue].remove_all(entry, consumers)
+            self.queues[queue].consumers.remove_all(entry, consumers)
             self.dirty[queue] = None
         producer.consumers.clear()
 
@@ -500,8 +500,8 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        before = machine.consumers.get((producer.name, command.consumer_tag))
-        reply = machine.attach(entry, producer, command)
+        before = machine.consumers.by_key.get((producer.name, command.consumer_tag))
+        reply = machine.consumers.attach(entry, producer, command)
         if type(reply) is AttachedReply:
             producer.consumers[command.queue, command.consumer_tag] = None
             self.dirty[command.queue] = None
@@ -512,7 +512,7 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.credit(entry, producer.name, command)
+        reply = machine.consumers.credit(entry, producer.name, command)
         if type(reply) is Ok:
             self.dirty[command.queue] = None
         return reply
@@ -521,8 +521,8 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        before = machine.consumers.get((producer.name, command.consumer_tag))
-        reply = machine.cancel(entry, producer.name, command.consumer_tag, command.requeue)
+        before = machine.consumers.by_key.get((producer.name, command.consumer_tag))
+        reply = machine.consumers.cancel(entry, producer.name, command.consumer_tag, command.requeue)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
             self.transactions.consumer_changed(entry, machine, before)
@@ -542,7 +542,7 @@ class GroupMachine(GroupState):
         machine = self.queues.get(command.queue)
         if machine is None:
             return no_queue(command.queue)
-        reply = machine.settle(entry, producer.name, command)
+        reply = machine.consumers.settle(entry, producer.name, command)
         if type(reply) is Ok:
             self._changed(producer, machine, command.consumer_tag)
         return reply
@@ -589,7 +589,7 @@ class GroupMachine(GroupState):
         return reply
 
     def _changed(self, producer: Producer, machine: QueueMachine, tag: str) -> None:
-        if (producer.name, tag) not in machine.consumers:
+        if (producer.name, tag) not in machine.consumers.by_key:
             producer.consumers.pop((machine.queue, tag), None)
         self.dirty[machine.queue] = None
 
@@ -662,7 +662,7 @@ class GroupMachine(GroupState):
         self._remove_queue(command.queue)
         if machine is None:
             return Ok()
-        for consumer in machine.consumers.values():
+        for consumer in machine.consumers.by_key.values():
             if consumer.group is not None:
                 event = Notify(
                     consumer.address, command.queue, consumer.tag, consumer.attach, "queue_deleted"
@@ -677,7 +677,7 @@ class GroupMachine(GroupState):
             self.deleted.insert(bisect_left(self.deleted, queue), queue)
         machine = self.queues.pop(queue, None)
         if machine is not None:
-            for consumer in machine.consumers.values():
+            for consumer in machine.consumers.by_key.values():
                 self.sessions.producers[consumer.producer].consumers.pop((queue, consumer.tag), None)
                 self.selector_bytes.remove(consumer.owner, consumer.selector_bytes)
             machine.messages.blocks.clear()

@@ -118,7 +118,7 @@ class GroupState:
     def consumers(self, queue: int) -> list[Consumer]:
         """A queue's consumers in the order of attaching, read-only."""
         machine = self.queues.get(queue)
-        return [] if machine is None else list(machine.consumers.values())
+        return [] if machine is None else list(machine.consumers.by_key.values())
 
     def live_nodes(self) -> list[tuple[int, int]]:
         """(node, boot) of the processes that have sessions here, ascending."""

@@ -125,11 +125,11 @@ class Transactions:
             transaction = self._begin(entry, producer, number)
         for machine, offered in found:
             part = (
-                machine.settlement(producer.name, offered.command)
+                machine.transactions.settlement(producer.name, offered.command)
                 if isinstance(offered, OfferedSettlement)
                 else offered
             )
-            machine.embargo(transaction.key, part)
+            machine.transactions.add(transaction.key, part)
             self._count(transaction, machine.queue, part)
             self._dirty[machine.queue] = None
         return Ok(sum(part.message_count for _, part in found))
@@ -143,7 +143,7 @@ class Transactions:
             return found
         self.remove(found)
         for queue in sorted(found.queues):
-            for tag in self._queues[queue].commit(entry, found.key):
+            for tag in self._queues[queue].transactions.commit(entry, found.key):
                 del producer.consumers[queue, tag]
             self._dirty[queue] = None
         producer.committed.add(number, number)
@@ -168,7 +168,7 @@ class Transactions:
             )
         for queue in sorted(transaction.queues):
             messages = self._queues[queue].messages
-            count, size = self._queues[queue].staging.embargo.published(transaction.key)
+            count, size = self._queues[queue].transactions.embargo.published(transaction.key)
             refused = overflow.refuse_more(messages, count, size) if count else None
             if refused is not None:
                 self._drop(entry, transaction)
@@ -209,14 +209,14 @@ class Transactions:
 
     def queue_ends(self, entry: Entry, machine: QueueMachine) -> None:
         """Ends the transactions with a part in a queue that is about to be deleted."""
-        for key in list(machine.staging.embargo.parts):
+        for key in list(machine.transactions.embargo.parts):
             if key in self.by_key:
                 self._drop(entry, self.by_key[key])
 
     def consumer_changed(self, entry: Entry, machine: QueueMachine, before: Consumer | None) -> None:
         """Ends the transactions that settle messages of a consumer that does not exist any more, or was attached
         again. before: the consumer that there was."""
-        if before is not None and before.embargoed and machine.consumers.get(before.key) is not before:
+        if before is not None and before.embargoed and machine.consumers.by_key.get(before.key) is not before:
             self._end_settlements(entry, before)
 
     def consumers_time_out(self, entry: Entry, consumers: Sequence[Consumer]) -> None:
@@ -289,17 +289,17 @@ class Transactions:
 
     def _take_credit(self, entry: Entry, producer: Producer, command: Settle) -> None:
         machine = self._queues.get(command.queue)
-        if machine is not None and machine.take_credit(entry, producer.name, command):
+        if machine is not None and machine.consumers.take_credit(entry, producer.name, command):
             self._dirty[command.queue] = None
 
     def _settlement(self, producer: Producer, command: Settle) -> Parts | Refused:
         machine = self._queues.get(command.queue)
         if machine is None:
             return Refused("not_found", f"no queue {command.queue} in this group")
-        refused = machine.refuse_embargo(producer.name, command)
+        refused = machine.transactions.refuse_settlement(producer.name, command)
         if refused is not None:
             return refused
-        return [(machine, machine.offered(producer.name, command))]
+        return [(machine, machine.transactions.offered(producer.name, command))]
 
     def _refuse_begin(self, producer: Producer, number: int) -> Refused | None:
         limits = self.limits
@@ -367,7 +367,7 @@ class Transactions:
     def restore(self) -> None:
         """Counts the parts of all transactions, when a state has been read."""
         for queue in sorted(self._queues):
-            for key, parts in self._queues[queue].staging.embargo.parts.items():
+            for key, parts in self._queues[queue].transactions.embargo.parts.items():
                 for part in parts if key in self.by_key else ():
                     self._count(self.by_key[key], queue, part)
 
@@ -390,7 +390,7 @@ class Transactions:
         """Ends a transaction without a trace."""
         self.remove(transaction)
         for queue in sorted(transaction.queues):
-            self._queues[queue].drop_embargo(entry, transaction.key)
+            self._queues[queue].transactions.drop(entry, transaction.key)
             self._dirty[queue] = None
 
 

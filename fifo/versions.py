@@ -48,6 +48,7 @@ as there may be logs with entries of that version.
 | 2 | a queue may have a dead-letter target, and keeps its dead messages until the target has them |
 | 2 | the catalog has users and their permissions |
 | 2 | messages may be immediate: a group refuses those that no consumer can take at once |
+| 3 | the runs of a delivery do not depend on how far a member has evaluated the selector |
 """
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ SHARED_PLACES = 2
 TIMED_BATCHES = 2
 TOLD_LOSSES = 2
 UNIQUE_NUMBERS = 2
+EVALUATED_BLOCKS = 3
 BASE = 2
 """The lowest version with which leaders propose. It needs no switch: a build that knows only lower versions cannot
 connect to the other members (replication/network/handshake.py)."""
-CURRENT = 2
-"""The highest version that this build can apply. It is that of release 0.2.0, so the next change needs a new one."""
+CURRENT = 3
+"""The highest version that this build can apply. Release 0.2.0 has version 2; changes join version 3 until it is
+released."""
 
 
 class UnknownVersion(ValueError):

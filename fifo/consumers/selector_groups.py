@@ -44,7 +44,7 @@ from fifo.consumers.shared_scan import CAUGHT_UP, SharedScan, pass_messages
 from fifo.messages import bitsets, expiry
 from fifo.messages.blocks import Block, Stored
 from fifo.messages.messages import Messages
-from fifo.versions import BUDGETED_ARRIVALS
+from fifo.versions import BUDGETED_ARRIVALS, EVALUATED_BLOCKS
 from quorum_selectors.columns import BatchColumns
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match
@@ -352,6 +352,9 @@ class SelectorGroups:
             return self._take_by_priority(group, entry, delivery, wanted)
         blocks = self.messages.blocks
         taken = 0
+        if entry.version >= EVALUATED_BLOCKS and self.evaluated_by(group) & entry.limits.slot_mask:
+            # How far this member has evaluated a block is local, so no run of a delivery may end there.
+            self._evaluate_next_block(group)
         first_number = delivery.start >> entry.limits.block_bits
         for number in self.match_cache.numbers(group.selector):
             if taken == wanted or delivery.is_full:

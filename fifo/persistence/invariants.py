@@ -67,16 +67,16 @@ def check(group: GroupMachine, data: bytes | None = None) -> None:
     for queue in sorted(group.queues):
         machine = group.queues[queue]
         _check_queue(machine, group.decisions.prepared)
-        for consumer in machine.consumers.values():
+        for consumer in machine.consumers.by_key.values():
             selectors.add(consumer.owner, 0 if consumer.group is None else len(consumer.group.selector))
-        for name, tag in machine.consumers:
+        for name, tag in machine.consumers.by_key:
             _expect((queue, tag) in sessions.producers[name].consumers, "a session knows its consumers")
-        owners = [consumer.owner for consumer in machine.consumers.values()]
+        owners = [consumer.owner for consumer in machine.consumers.by_key.values()]
         _expect(
-            owners == [sessions.producers[name].owner for name, _ in machine.consumers],
+            owners == [sessions.producers[name].owner for name, _ in machine.consumers.by_key],
             "a consumer has the owner of its session",
         )
-        _expect(machine.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
+        _expect(machine.consumers.owned.counts == dict(Counter(owners)), "owners of consumers are counted")
         _expect(group.wake_of(queue) == machine.next_expiry(), "a queue is filed under its next expiry")
         _expect(machine.unfinished == (queue in group.backlog), "unfinished queues are in the backlog")
         is_timed = machine.messages.config.expires_ms >= 0 and not machine.has_users
@@ -115,7 +115,7 @@ def _check_producer(group: GroupMachine, producer: Producer) -> None:
         _expect(place == 0 or first > bound, "neighbouring ranges are one")
         bound = last + 1
     for queue, tag in producer.consumers:
-        _expect((producer.name, tag) in group.queues[queue].consumers, "a session's consumers exist")
+        _expect((producer.name, tag) in group.queues[queue].consumers.by_key, "a session's consumers exist")
     _expect(producer.ended_ms < 0 or not producer.consumers, "an ended session has no consumers")
 
 
@@ -125,7 +125,7 @@ def _check_transactions(group: GroupMachine) -> None:
     counted: dict[Key, list[int]] = {key: [0, 0, 0, 0] for key in by_key}
     touched: dict[Key, dict[int, None]] = {key: {} for key in by_key}
     for queue in sorted(group.queues):
-        for key, parts in group.queues[queue].staging.embargo.parts.items():
+        for key, parts in group.queues[queue].transactions.embargo.parts.items():
             _expect(bool(parts), "an embargo has parts")
             if key in group.decisions.prepared:
                 _expect(key not in by_key, "a transaction is open or prepared")
@@ -192,7 +192,7 @@ def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Ow
         found = {
             queue: parts
             for queue in sorted(group.queues)
-            if (parts := group.queues[queue].staging.embargo.parts.get(key))
+            if (parts := group.queues[queue].transactions.embargo.parts.get(key))
         }
         parts = [each for parts in found.values() for each in parts]
         _expect(key == part.key, "a prepared part has its key")
@@ -215,7 +215,7 @@ def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Ow
         _expect(key not in group.transactions.by_key, "what is decided is not open")
         owned.add(decision.owner)
     for machine in group.queues.values():
-        embargo = machine.staging.embargo
+        embargo = machine.transactions.embargo
         reserved = [embargo.published(key) for key in decisions.prepared if key in embargo.parts]
         count, size = sum(each for each, _ in reserved), sum(each for _, each in reserved)
         messages = machine.messages
@@ -225,7 +225,7 @@ def _check_decisions(group: GroupMachine, owned: Owned, ranges: Owned, sizes: Ow
 def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
     """Checks that consumers know what open transactions settle."""
     noted: dict[tuple[bytes, str], dict[int, Embargoed]] = {}
-    for key, parts in machine.staging.embargo.parts.items():
+    for key, parts in machine.transactions.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedBatch):
                 _expect(len(part.ordinals) == len(part.counts) == len(part.ttls), "a batch has stretches")
@@ -234,29 +234,29 @@ def _check_embargo(machine: QueueMachine, prepared: Container[Key]) -> None:
             _expect(part.held.total > 0, "a settlement has messages")
             if key in prepared:
                 continue
-            consumer = machine.consumers[key[0], part.consumer_tag]
+            consumer = machine.consumers.by_key[key[0], part.consumer_tag]
             _expect(consumer.attach == part.attach, "a settlement is of the present attachment")
             known = noted.setdefault(consumer.key, {}).setdefault(key[1], Embargoed(part.held.tags[0], 0))
             known.first_tag = min(known.first_tag, part.held.tags[0])
             known.count += part.held.total
-    for consumer in machine.consumers.values():
+    for consumer in machine.consumers.by_key.values():
         _expect(consumer.embargoed == noted.get(consumer.key, {}), "a consumer knows what is embargoed")
         count = sum(each.count for each in consumer.embargoed.values())
         _expect(consumer.embargoed_count == count, "embargoed messages are counted")
 
 
 def _check_queue(machine: QueueMachine, prepared: Container[Key]) -> None:
-    attached = sum(consumer.group is not None for consumer in machine.consumers.values())
-    _expect(machine.attached_count == attached, "attached consumers are counted")
+    attached = sum(consumer.group is not None for consumer in machine.consumers.by_key.values())
+    _expect(machine.consumers.attached_count == attached, "attached consumers are counted")
     checked_out: dict[int, int] = {}
-    for consumer in machine.consumers.values():
+    for consumer in machine.consumers.by_key.values():
         _check_checked_out(machine, consumer.checked_out, checked_out, consumer.next_tag)
         _check_consumer(machine, consumer)
     for subscription in (*machine.subscriptions.by_name.values(), *machine.subscriptions.deleted):
         holder = subscription.consumer
         _check_checked_out(machine, holder.checked_out, checked_out, holder.next_tag)
         _check_subscription(machine, subscription)
-    for parts in machine.staging.embargo.parts.values():
+    for parts in machine.transactions.embargo.parts.values():
         for part in parts:
             if isinstance(part, EmbargoedSettlement):
                 _check_checked_out(machine, part.held, checked_out, NEVER)
@@ -505,19 +505,21 @@ def _check_consumer(machine: QueueMachine, consumer: Consumer) -> None:
         "a consumer with credit is eligible",
     )
     _expect(consumer.group is None or consumer.tag != "", "the consumer of Get is in no group")
-    _expect(0 < consumer.attach < machine.next_attach, "attach numbers come from the counter")
+    _expect(0 < consumer.attach < machine.consumers.next_attach, "attach numbers come from the counter")
 
 
 def _check_timeouts(machine: QueueMachine) -> None:
-    marks, timeout_ms = machine.timeouts.marks, machine.messages.config.consumer_timeout_ms
+    marks, timeout_ms = machine.consumers.timeouts.marks, machine.messages.config.consumer_timeout_ms
     _expect(not marks or timeout_ms >= 0, "without a timeout there are no marks")
     _expect(list(marks) == sorted(marks), "marks ascend")
     for mark in marks.values():
         _expect(bool(mark), "a mark is not empty")
         for consumer, tag in mark.items():
-            _expect(machine.consumers.get(consumer.key) is consumer, "a mark has consumers of the queue")
+            _expect(
+                machine.consumers.by_key.get(consumer.key) is consumer, "a mark has consumers of the queue"
+            )
             _expect(0 < tag < consumer.next_tag, "a mark has tags that were delivered")
-    for consumer in machine.consumers.values():
+    for consumer in machine.consumers.by_key.values():
         noted = [mark[consumer] for mark in marks.values() if consumer in mark]
         _expect(noted == sorted(noted), "the tags of later marks are higher")
         if timeout_ms >= 0 and consumer.checked_out.total:
@@ -526,7 +528,7 @@ def _check_timeouts(machine: QueueMachine) -> None:
         late = consumer.timed_out
         if late is None:
             _expect(
-                consumer.is_active or machine.single_active is not None or consumer.group is None,
+                consumer.is_active or machine.consumers.single_active is not None or consumer.group is None,
                 "it is served",
             )
             continue
@@ -539,7 +541,7 @@ def _check_timeouts(machine: QueueMachine) -> None:
 
 
 def _check_single_active(machine: QueueMachine) -> None:
-    single, consumers = machine.single_active, list(machine.consumers.values())
+    single, consumers = machine.consumers.single_active, list(machine.consumers.by_key.values())
     is_single = machine.messages.config.single_active_consumer
     _expect(
         (single is not None) == is_single,
@@ -578,8 +580,8 @@ def _check_message_groups(machine: QueueMachine) -> None:
                 ranks = [-priority for priority, level in block.levels.items() if level >> slot & 1]
                 ready.append((block.base + slot, ranks[0] if ranks else 0, number))
     held: dict[int, tuple[int, int]] = {}
-    have = [(each.attach, each.checked_out) for each in machine.consumers.values()]
-    have += [(each.attach, each.held) for each in machine.staging.embargo.settlements()]
+    have = [(each.attach, each.checked_out) for each in machine.consumers.by_key.values()]
+    have += [(each.attach, each.held) for each in machine.transactions.embargo.settlements()]
     for attach, own in have:
         for sequence, count in own.ranges():
             _expect(sequence + count <= grouped.filed_to, "what is checked out was filed")
@@ -731,7 +733,7 @@ def _check_groups(machine: QueueMachine) -> None:
     groups = machine.groups
     sizes: dict[bytes, int] = {}
     reading = [subscription.consumer for subscription in machine.subscriptions.by_name.values()]
-    for consumer in (*machine.consumers.values(), *reading):
+    for consumer in (*machine.consumers.by_key.values(), *reading):
         if consumer.group is not None:
             _expect(groups.by_selector.get(consumer.group.selector) is consumer.group, "groups are listed")
             sizes[consumer.group.selector] = sizes.get(consumer.group.selector, 0) + 1

@@ -188,7 +188,7 @@ QUEUE = Record(
     QueueMachine,
     (
         Field("messages.next_sequence", U64),
-        Field("next_attach", U64),
+        Field("consumers.next_attach", U64),
         Field("unfinished", FLAG),
         Field("messages.dropped", _Counts()),
         Field("messages.settled_count", U64, since=2, default=UNKNOWN_COUNT),

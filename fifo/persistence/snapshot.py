@@ -190,8 +190,8 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     out.blob(encode_staging(machine.staging, version))
     CONFIG.write(out, machine.messages.config)
     QUEUE.write(out, machine)
-    CONSUMERS.write(out, machine.consumers.values())
-    places = {key: place for place, key in enumerate(machine.consumers)}
+    CONSUMERS.write(out, machine.consumers.by_key.values())
+    places = {key: place for place, key in enumerate(machine.consumers.by_key)}
     groups = machine.groups
     out.number(len(groups.by_selector))
     for group in groups.by_selector.values():
@@ -206,7 +206,7 @@ def queue_head(machine: QueueMachine, version: int) -> bytearray:
     write_pins(out, machine.pins)
     HAS_UNTOLD_LOSS.write_each(out, machine.subscriptions.by_name.values())
     OWNER.write_each(out, _owned(machine))
-    marks = machine.timeouts.marks.items()
+    marks = machine.consumers.timeouts.marks.items()
     MARKS.write(out, [(end, [(places[each.key], tag) for each, tag in mark.items()]) for end, mark in marks])
     return out.data
 
@@ -232,20 +232,21 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
     queue = reader.number()
     block_count = reader.number()
     staging = decode_staging(reader.blob(), group.limits, version)
-    machine = QueueMachine(queue, CONFIG.read(reader), group.field_source, group.memory, group.selector_bytes)
-    machine.staging = staging
+    machine = QueueMachine(
+        queue, CONFIG.read(reader), group.field_source, group.memory, group.selector_bytes, staging
+    )
     QUEUE.read_into(reader, machine)
     members = [_read_consumer(reader, group.limits) for _ in range(reader.number())]
     consumers = [consumer for consumer, _ in members]
-    machine.consumers = {consumer.key: consumer for consumer in consumers}
+    machine.consumers.by_key = {consumer.key: consumer for consumer in consumers}
     producers = group.sessions.producers
     for consumer in consumers:
         consumer.owner = producers[consumer.producer].owner
-        machine.owned.add(consumer.owner)
+        machine.consumers.owned.add(consumer.owner)
     for key, parts in staging.embargo.parts.items():
         for part in parts:
             if isinstance(part, EmbargoedSettlement) and key not in group.decisions.prepared:
-                machine.consumers[key[0], part.consumer_tag].embargo(key[1], part.held)
+                machine.consumers.by_key[key[0], part.consumer_tag].embargo(key[1], part.held)
     groups = machine.groups
     found = []
     for _ in range(reader.number()):
@@ -262,17 +263,20 @@ def read_queue_head(head: bytes, group: GroupMachine, version: int) -> tuple[Que
         if selector is not None:
             consumer.group = groups.by_selector[selector]
             consumer.group.size += 1
-            machine.attached_count += 1
+            machine.consumers.attached_count += 1
             group.selector_bytes.add(consumer.owner, consumer.selector_bytes)
-            if machine.single_active is not None and consumer.timed_out is None:
-                machine.single_active.join(consumer)
+            single = machine.consumers.single_active
+            if single is not None and consumer.timed_out is None:
+                single.join(consumer)
     read_subscriptions(reader, machine.subscriptions, groups, group.limits)
     read_pins(reader, machine.pins)
     HAS_UNTOLD_LOSS.read_each(reader, machine.subscriptions.by_name.values())
     OWNER.read_each(reader, _owned(machine))
     if not reader.is_at_end():
         for end, mark in MARKS.read(reader):
-            machine.timeouts.marks[end] = OrderedDict((consumers[place], tag) for place, tag in mark)
+            machine.consumers.timeouts.marks[end] = OrderedDict(
+                (consumers[place], tag) for place, tag in mark
+            )
     return machine, block_count
 
 

@@ -36,7 +36,7 @@ def info(machine: QueueMachine) -> QueueInfo:
         checked_out=machine.messages.checked_out_count,
         delayed=machine.messages.delayed_count,
         total=machine.messages.total_count,
-        consumers=sum(1 for consumer in machine.consumers.values() if consumer.group is not None),
+        consumers=sum(1 for consumer in machine.consumers.by_key.values() if consumer.group is not None),
         first_sequence=first_sequence,
         next_sequence=machine.messages.next_sequence,
         ready_bytes=machine.messages.ready_bytes if machine.messages.counts_bytes else ready_bytes,

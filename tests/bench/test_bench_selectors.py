@@ -187,9 +187,9 @@ def test_a_queue_of_the_bench_has_more_consumers_than_one_client_address_may_hav
     most = max(Sizes().selectors)
     for first in range(0, most, 2_000):
         queue.attach([(f"consumer-{number}", selector) for number in range(first, first + 2_000)], 10)
-    assert len(queue.machine.queues[LOCAL_QUEUE].consumers) == most
+    assert len(queue.machine.queues[LOCAL_QUEUE].consumers.by_key) == most
     queue.cancel(f"consumer-{most - 1}")
-    assert len(queue.machine.queues[LOCAL_QUEUE].consumers) == most - 1
+    assert len(queue.machine.queues[LOCAL_QUEUE].consumers.by_key) == most - 1
 
 
 def test_fewer_messages_make_a_shorter_run() -> None:

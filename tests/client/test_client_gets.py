@@ -52,23 +52,36 @@ async def test_a_get_under_way_when_the_stream_breaks_is_repeated(world: World) 
         assert [message.sequence for message in await getting] == [1, 2]
 
 
+class HeldAnswers:
+    """Holds the answers of a node's first stream, until it lets them go."""
+
+    def __init__(self, world: World) -> None:
+        self._stream = world.nodes[0].streams[0]
+        self._answer = self._stream.answer
+        self._held: list[Any] = []
+        self._stream.answer = lambda **response: self._held.append(response)  # type: ignore[method-assign]
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def let_go(self) -> None:
+        self._stream.answer = self._answer  # type: ignore[method-assign]
+        for response in self._held:
+            self._answer(**response)
+
+
 @on_cluster()
 async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 2)
-        stream = world.nodes[0].streams[0]
-        held: list[Any] = []
-        answer = stream.answer
-        stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
+        held = HeldAnswers(world)
         getting = asyncio.create_task(client.get("q", 2, timeout_ms=LIMIT_MS))
         await eventually(lambda: len(held) == 2, "taken, not answered")
         world.pass_limit()
         with pytest.raises(TimedOut):
             await getting
-        stream.answer = answer  # type: ignore[method-assign]
         assert not world.cluster.queues["q"].ready
-        for response in held:
-            answer(**response)
+        held.let_go()
         queue = world.cluster.queues["q"]
         await eventually(lambda: len(queue.ready) == 2, "given back")
         assert [message.failed for message in queue.ready.values()] == [0, 0]
@@ -78,18 +91,13 @@ async def test_what_a_given_up_get_takes_goes_back(world: World) -> None:
 async def test_a_get_cancelled_by_its_caller_holds_nothing(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 2)
-        stream = world.nodes[0].streams[0]
-        held: list[Any] = []
-        answer = stream.answer
-        stream.answer = lambda **response: held.append(response)  # type: ignore[method-assign]
+        held = HeldAnswers(world)
         getting = asyncio.create_task(client.get("q", 2))
         await eventually(lambda: len(held) == 2, "taken, not answered")
         getting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await getting
-        stream.answer = answer  # type: ignore[method-assign]
-        for response in held:
-            answer(**response)
+        held.let_go()
         await eventually(lambda: len(world.cluster.queues["q"].ready) == 2, "given back")
 
 

@@ -262,13 +262,16 @@ async def test_a_publish_that_the_stream_does_not_take_in_time_is_not_sent(world
         await tx.publish("q", b"one")
         session = client._live()
         session._next_request = lambda: None  # type: ignore[method-assign]
+        outbox = session._stream.outbox
+        assert outbox.has_requests, "the first one waits for the stream"
         second = asyncio.create_task(tx.publish("q", b"two"))
-        await eventually(lambda: bool(session._stream.outbox._requests), "it waits")
+        await asyncio.sleep(0)  # it has begun to wait: its time limit is on the clock before the clock moves
         world.pass_limit()
         with pytest.raises(TimedOut):
             await second
+        assert len(outbox._requests) == 1, "nothing of the second one is to be sent"
         del session._next_request  # type: ignore[method-assign]
-        session._stream.outbox.wake()
+        outbox.wake()
         await tx.rollback()
         assert bodies(world) == []
 

@@ -150,7 +150,7 @@ def test_a_priority_out_of_range_is_refused() -> None:
             "bad_argument",
             f"consumer priority {priority}; allowed: -10..10",
         )
-    assert not world.machine.queues[1].consumers
+    assert not world.machine.queues[1].consumers.by_key
 
 
 def test_attaching_again_with_another_priority_starts_over() -> None:

@@ -98,7 +98,7 @@ def test_only_messages_that_were_held_too_long_are_requeued() -> None:
     world.publish(producer(9), 2, passed_ms=5 * STEP_MS)
     applied = time_out(world)
     assert told(applied) == [(1, "timed_out", 3)]
-    [held] = world.machine.queues[1].consumers.values()
+    [held] = world.machine.queues[1].consumers.by_key.values()
     assert held.checked_out.between(0, 99) == [(4, 2)]
     assert held.timed_out is not None and held.timed_out.between(0, 99) == [(1, 1), (3, 1)]
     assert told(time_out(world)) == [(1, "timed_out", 5)]
@@ -191,7 +191,7 @@ def test_a_cancelled_consumer_that_never_settles_is_forgotten() -> None:
     applied = time_out(world)
     assert sequences(applied) == [1, 2, 3]
     assert not told(applied)
-    assert (name, "c") not in world.machine.queues[1].consumers
+    assert (name, "c") not in world.machine.queues[1].consumers.by_key
     assert not world.machine.sessions.producers[name].consumers
 
 
@@ -211,7 +211,7 @@ def test_a_consumer_that_is_gone_leaves_no_mark() -> None:
     name, _ = consumer(world, 1)
     world.publish(producer(9), 3)
     world.do(name, CloseSession())
-    assert world.machine.queues[1].timeouts.marks == {}
+    assert world.machine.queues[1].consumers.timeouts.marks == {}
     assert world.machine.next_wake() is None
 
 
@@ -223,7 +223,7 @@ def test_many_deliveries_make_few_marks() -> None:
     for number in range(2, 300):
         world.publish(producer(9), 1, passed_ms=5)
         world.do(name, Settle(1, "c", attach, ((number, number),)), passed_ms=0)
-        assert len(world.machine.queues[1].timeouts.marks) <= STEPS + 1
+        assert len(world.machine.queues[1].consumers.timeouts.marks) <= STEPS + 1
 
 
 def test_the_single_active_consumer_changes_after_a_timeout_and_none_is_stuck() -> None:
@@ -256,7 +256,7 @@ def test_a_single_active_consumer_that_times_out_loses_all_its_messages() -> Non
     assert sequences(applied) == [1, 2, 3, 4, 5]
     world.machine = world.restored(snapshot.encode(world.machine))
     world.do(first, Settle(1, "c", attach, ((1, 3),)))
-    active = world.machine.queues[1].single_active
+    active = world.machine.queues[1].consumers.single_active
     assert active is not None and len(active.candidates) == 1
     world.do(first, Settle(1, "c", attach, ((4, 5),)))
     assert len(active.candidates) == 2
@@ -332,7 +332,7 @@ def test_a_shorter_timeout_counts_for_what_is_held_and_none_ends_it() -> None:
     world.apply([(None, UpdateConfig(1, QueueConfig("queue-1", consumer_timeout_ms=160)))], passed_ms=500)
     assert world.machine.queues[1].messages.ready_count == 3
     world.apply([(None, UpdateConfig(1, QueueConfig("queue-1")))])
-    assert world.machine.queues[1].timeouts.marks == {}
+    assert world.machine.queues[1].consumers.timeouts.marks == {}
     assert world.machine.next_wake() is None
 
 
@@ -386,7 +386,7 @@ def test_the_first_consumer_of_a_mark_is_found_without_passing_those_that_were_t
         consumer(world, number, credit=1)
     world.publish(producer(9), 3)
     for machine in (world.machine, world.restored(snapshot.encode(world.machine))):
-        (mark,) = machine.queues[1].timeouts.marks.values()
+        (mark,) = machine.queues[1].consumers.timeouts.marks.values()
         assert isinstance(mark, OrderedDict)
         assert [each.address.node for each in mark] == [1, 2, 3]
 
@@ -397,5 +397,5 @@ def test_without_a_timeout_nothing_is_noted() -> None:
     world.session(9)
     consumer(world, 1)
     world.publish(producer(9), 3)
-    assert world.machine.queues[1].timeouts.marks == {}
+    assert world.machine.queues[1].consumers.timeouts.marks == {}
     assert not world.wake(10_000_000).effects

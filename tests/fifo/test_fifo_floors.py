@@ -38,7 +38,7 @@ FLOORS = (
     ("messages",),
     ("consumers",),
     ("embargo",),
-    ("pins", "staging", "subscriptions"),
+    ("pins", "queue_transactions", "staging", "subscriptions"),
     ("queue_machine",),
     ("targets",),
     ("transactions",),

@@ -208,7 +208,7 @@ def test_the_messages_of_a_transaction_are_judged_when_they_are_published() -> N
     world.apply([world.batch(name, 1)])  # takes the credit
     assert world.do(name, Commit(1)) == Ok()
     assert ready(world) == 1, "it waits: the consumer got another message after it was judged"
-    attached = world.machine.queues[1].consumers[consumer, "tag"].attach
+    attached = world.machine.queues[1].consumers.by_key[consumer, "tag"].attach
     assert world.do(consumer, Settle(1, "tag", attached, ((1, 1),), 2)) == Ok(1)
     assert ready(world) == 0
 
@@ -239,6 +239,6 @@ def test_a_consumer_that_gives_its_messages_back_can_take_them_again() -> None:
     world, name = prepared()
     consumer = attach(world, 1)
     publish(world, name)
-    attached = world.machine.queues[1].consumers[consumer, "tag"].attach
+    attached = world.machine.queues[1].consumers.by_key[consumer, "tag"].attach
     world.do(consumer, Discard(1, "tag", attached, ((1, 1),), 2))
     assert publish(world, name) == Confirmed(2, 2)

@@ -51,7 +51,7 @@ def queue(group: GroupMachine) -> QueueMachine:
 def embargoed(group: GroupMachine, kind: type) -> list[object]:
     return [
         part
-        for parts in queue(group).staging.embargo.parts.values()
+        for parts in queue(group).transactions.embargo.parts.values()
         for part in parts
         if isinstance(part, kind)
     ]
@@ -66,7 +66,7 @@ OBJECTS: dict[str, tuple[Record, Callable[[GroupMachine], Iterable[object]]]] = 
     "producer": (layouts.PRODUCER, lambda group: group.sessions.producers.values()),
     "fence": (FENCE, lambda group: group.sessions.fences.by_name.values()),
     "config": (CONFIG, lambda group: [each.messages.config for each in group.queues.values()]),
-    "consumer": (layouts.CONSUMER, lambda group: queue(group).consumers.values()),
+    "consumer": (layouts.CONSUMER, lambda group: queue(group).consumers.by_key.values()),
     "subscription": (layouts.SUBSCRIPTION, subscriptions),
     "reservation": (
         layouts.RESERVATION,

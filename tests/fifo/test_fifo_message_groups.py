@@ -608,7 +608,7 @@ def test_many_groups_that_change_at_once_share_the_work_on_their_block(
     ttls = (5_000, 50) if kind == "expiry" else ()
     world.publish(name, len(numbers), group_keys=of_keys(numbers), ttls_ms=ttls * (len(numbers) // 2))
     attach_number, _ = world.attach(name, "a", len(numbers))
-    consumer = world.machine.queues[1].consumers[name, "a"]
+    consumer = world.machine.queues[1].consumers.by_key[name, "a"]
     assert consumer.held_count == len(numbers)
     if kind == "modify":
         tags = tuple([(tag, tag) for tag in range(1, len(numbers), 2)])
@@ -635,7 +635,7 @@ def test_a_message_that_is_handed_out_leaves_the_rest_of_its_group_alone(
     world.publish(name, count, group_keys=keys("abcdefghij" * (count // 10)))
     world.attach(name, "a", 0)
     assert count_conversions(monkeypatch, world, world.op(name, Credit(1, "a", 1_000))) < 200
-    assert world.machine.queues[1].consumers[name, "a"].held_count == 1_000
+    assert world.machine.queues[1].consumers.by_key[name, "a"].held_count == 1_000
 
 
 def test_the_end_of_a_session_takes_no_block_apart_for_each_of_its_consumers(
@@ -705,7 +705,7 @@ def built_without_transactions(self: QueueMachine) -> None:
     """A restored machine gives on the groups of what transactions settle."""
     messages = self.messages
     if messages.grouped is not None and not messages.grouped.is_built:
-        held = [(each.attach, each.checked_out.ranges()) for each in self.consumers.values()]
+        held = [(each.attach, each.checked_out.ranges()) for each in self.consumers.by_key.values()]
         messages.grouped.build([(attach, messages.blocks.of_ranges(ranges)) for attach, ranges in held])
 
 

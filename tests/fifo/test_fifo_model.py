@@ -25,7 +25,7 @@ from fifo.messages.dead_letters import DeadLetters
 from fifo.messages.messages import Messages
 from fifo.persistence import invariants, snapshot
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_transactions import QueueTransactions
 from fifo.transactions import Transactions
 from support.examples import examples
 from support.fifo.against_model import FifoAgainstModel
@@ -523,21 +523,21 @@ def shared(self: CheckedOut, ranges: Sequence[tuple[int, int]]) -> CheckedOut:
     return found
 
 
-def settled_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
+def settled_by_rollback(self: QueueTransactions, entry: Entry, key: Key) -> None:
     """A rollback keeps the settlements."""
-    for part in self.staging.embargo.parts[key]:
+    for part in self.embargo.parts[key]:
         if isinstance(part, EmbargoedSettlement):
-            self.messages.settle(part.held.ranges())
+            self._messages.settle(part.held.ranges())
             part.held.remove_all()
-    drop_embargo(self, entry, key)
+    drop(self, entry, key)
 
 
-def returned_by_rollback(self: QueueMachine, entry: Entry, key: Key) -> None:
+def returned_by_rollback(self: QueueTransactions, entry: Entry, key: Key) -> None:
     """A rollback keeps the publishes."""
-    for part in self.staging.embargo.parts[key]:
+    for part in self.embargo.parts[key]:
         if isinstance(part, EmbargoedBatch):
-            part.place(self.messages, entry)
-    drop_embargo(self, entry, key)
+            part.place(self._messages, entry)
+    drop(self, entry, key)
 
 
 def outcome_forgotten(self: Transactions, entry: Entry, producer: Producer, command: c.Commit) -> Any:
@@ -562,9 +562,9 @@ def aged_under_embargo(self: EmbargoedBatch, messages: Messages, entry: Entry) -
     place(self, messages, Entry(entry.index, entry.now_ms - 1, entry.version, entry.limits))
 
 
-def backwards(self: QueueMachine, entry: Entry, key: Key) -> list[str]:
+def backwards(self: QueueTransactions, entry: Entry, key: Key) -> list[str]:
     """The parts of a transaction count in another order."""
-    self.staging.embargo.parts[key].reverse()
+    self.embargo.parts[key].reverse()
     return commit_queue(self, entry, key)
 
 
@@ -586,7 +586,7 @@ def unreserved(self: Messages, count: int, size_bytes: int) -> None:
     """Queues keep no room for what is prepared."""
 
 
-def never_released(self: QueueMachine, entry: Entry, key: Key, part: EmbargoedSettlement) -> list[str]:
+def never_released(self: QueueTransactions, entry: Entry, key: Key, part: EmbargoedSettlement) -> list[str]:
     """Consumers count for ever what a transaction has settled."""
     return []
 
@@ -616,23 +616,23 @@ def not_purged(*_: Any) -> None:
     """A purge leaves delayed messages."""
 
 
-drop_embargo, commit, refuse_begin = (
-    QueueMachine.drop_embargo,
+drop, commit, refuse_begin = (
+    QueueTransactions.drop,
     Transactions.commit,
     Transactions._refuse_begin,
 )
-place, commit_queue = EmbargoedBatch.place, QueueMachine.commit
+place, commit_queue = EmbargoedBatch.place, QueueTransactions.commit
 end_delays = delays.end_delays
 
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "others settle what it settles": (CheckedOut, "take", shared),
-    "rollback keeps settlements": (QueueMachine, "drop_embargo", settled_by_rollback),
-    "rollback keeps publishes": (QueueMachine, "drop_embargo", returned_by_rollback),
+    "rollback keeps settlements": (QueueTransactions, "drop", settled_by_rollback),
+    "rollback keeps publishes": (QueueTransactions, "drop", returned_by_rollback),
     "outcomes are forgotten": (Transactions, "commit", outcome_forgotten),
     "late commands begin again": (Transactions, "_refuse_begin", begun_again),
     "no limits": (Transactions, "_refuse_more", unlimited),
     "time to live from the publish": (EmbargoedBatch, "place", aged_under_embargo),
-    "another order": (QueueMachine, "commit", backwards),
+    "another order": (QueueTransactions, "commit", backwards),
     "never too old": (Transactions, "end_overdue", nothing),
     "lost sessions keep them": (Transactions, "end_all", nothing),
     "overdue consumers keep them": (Transactions, "consumers_time_out", nothing),
@@ -641,7 +641,7 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 BROKEN_DECISIONS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "no room is kept for what is prepared": (Messages, "reserve", unreserved),
-    "consumers keep what is prepared": (QueueMachine, "_release", never_released),
+    "consumers keep what is prepared": (QueueTransactions, "_release", never_released),
     "nothing prepared is given back": (Consumer, "may_have_back", never_given_back),
     "a later session does not wait": (Decisions, "refuse_register", registered_early),
     "decisions are forgotten": (Decisions, "add_decision", undecided),

@@ -123,7 +123,7 @@ def test_unknown_tags_are_ignored_and_ranges_may_have_holes(world: World) -> Non
     assert world.do(name, Settle(1, "a", attach, ((2, 3), (7, 7)))) == Ok(3)
     assert world.do(name, Settle(1, "a", attach, ((1, 8), (50, 60)))) == Ok(5)
     assert world.do(name, Settle(1, "a", attach, ((1, 8),))) == Ok(0)
-    checked_out = world.machine.queues[1].consumers[name, "a"].checked_out
+    checked_out = world.machine.queues[1].consumers.by_key[name, "a"].checked_out
     assert (list(checked_out.tags), list(checked_out.sequences), checked_out.total) == ([9], [9], 2)
 
 
@@ -294,7 +294,7 @@ def test_a_session_that_holds_too_many_got_messages_hears_so_and_not_that_none_i
     refused = world.do(name, Get(1, 1, False))
     assert isinstance(refused, Refused) and refused.reason == "limit"
     assert world.do(name, Get(1, 1, True)) == Ok(1)
-    attach = world.machine.queues[1].consumers[name, ""].attach
+    attach = world.machine.queues[1].consumers.by_key[name, ""].attach
     world.do(name, Settle(1, "", attach, ((1, 1),)))
     assert world.do(name, Get(1, 5, False)) == Ok(1)
 

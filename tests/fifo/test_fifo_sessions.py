@@ -625,7 +625,7 @@ def test_what_several_consumers_hold_is_requeued_together_like_that_of_one_after
         world.now_ms += 1_000 * has_expired
         machine = world.machine.queues[1]
         entry = Entry(world.index + 1, world.now_ms, CURRENT, world.limits)
-        held = [consumer.checked_out.remove_all() for consumer in machine.consumers.values()]
+        held = [consumer.checked_out.remove_all() for consumer in machine.consumers.by_key.values()]
         assert [sum(count for _, count in ranges) for ranges in held] == [60, 60, 60]
         if together:
             machine.messages.requeue_of_each(entry, held)

@@ -142,7 +142,7 @@ def test_the_next_consumer_goes_on_when_the_session_is_fenced() -> None:
     consumer(world, 1)
     consumer(world, 2, 9)
     world.session(1, epoch=2)
-    active = world.machine.queues[1].single_active
+    active = world.machine.queues[1].consumers.single_active
     assert active is not None and active.active is not None
     assert active.active.address.node == 2
     assert active.active.checked_out.total == 9

@@ -355,7 +355,7 @@ def test_a_consumer_that_is_cancelled_or_attached_again_ends_the_transactions_th
     assert world.do(name, c.Commit(1)) == Ok(), "its messages may still be settled"
     settle(world, name, 2, c.Settle(1, "a", attach, ((2, 3),)))
     assert world.do(name, c.Commit(2)) == Ok()
-    assert (name, "a") not in world.machine.queues[1].consumers, "it holds nothing any more"
+    assert (name, "a") not in world.machine.queues[1].consumers.by_key, "it holds nothing any more"
     again = holding(world, name)
     settle(world, name, 3, c.Settle(1, "a", again, ((1, 1),)))
     world.do(name, c.Cancel(1, "a", requeue=True))

@@ -133,6 +133,7 @@ def test_a_change_says_only_what_has_changed(cluster: Cluster) -> None:
 
 
 def test_steps_that_change_nothing_publish_nothing(cluster: Cluster) -> None:
+    cluster.switched()
     listener = Listener(cluster, "n2")
     listener.changes.clear()
     cluster.run(1_000)

@@ -291,6 +291,7 @@ def with_late(monkeypatch: pytest.MonkeyPatch, *late: str, groups: int = 1) -> t
     and queue."""
     cluster = spreading(groups=groups)
     cluster.ready()
+    cluster.switched()
     group, queue = cluster.declare("orders")
     gather(cluster, "n1")
     for name in late:

@@ -131,4 +131,4 @@ def test_a_transaction_of_lost_processes_is_rolled_back(cluster: Cluster) -> Non
     for member in cluster.members.values():
         machine = member.queue_machine(group)
         assert not machine.transactions.by_key
-        assert not machine.queues[queue].staging.embargo.parts
+        assert not machine.queues[queue].transactions.embargo.parts

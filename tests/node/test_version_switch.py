@@ -58,8 +58,7 @@ def entry_versions(cluster: Cluster, group: int) -> list[int]:
 
 
 def test_members_of_one_build_need_no_switch() -> None:
-    cluster = Cluster(3)
-    cluster.ready()
+    cluster = cluster_of()
     cluster.run(3_000)
     assert {each.machine.version for each in cluster.members["n1"].replicas.values()} == {1}
     assert versions(cluster) == {BASE}

@@ -1,8 +1,8 @@
 """Running clusters change to another release: real processes, started from wheels, under load.
 
 1. From 0.1.0, all members at once, as its upgrade demands.
-2. Member by member: from a commit before 0.2.0 to 0.2.0, and from there to this release, as one that knows one machine
-   version more. It gets another number in `fifo/versions.py`.
+2. Member by member: from a commit before 0.2.0 to 0.2.0, and from there to this release, which knows a newer machine
+   version. Without the history: from this release to a copy that gets another number in `fifo/versions.py`.
 
 The wheels of earlier releases are built from the history of this repository.
 """
@@ -26,6 +26,7 @@ from support.processes.load import CONNECT_LIMIT_MS, Load, Recorder
 from support.repository import ROOT
 from support.versions.releases import (
     BEFORE_0_2_0,
+    MACHINE_OF_0_2_0,
     RELEASE_0_1_0,
     RELEASE_0_2_0,
     ReleasesCluster,
@@ -130,12 +131,18 @@ def test_members_are_upgraded_one_by_one_under_load_and_go_back_until_the_versio
         for commit in (BEFORE_0_2_0, RELEASE_0_2_0)
         if is_in_history(commit)
     ]
-    newer = with_a_newer_machine(this_release, tmp_path / "newer", CURRENT)
-    print(asyncio.run(upgraded(cluster, earlier or [this_release], newer)))
+    if earlier:
+        told = upgraded(cluster, earlier, MACHINE_OF_0_2_0, this_release, CURRENT)
+    else:
+        newer = with_a_newer_machine(this_release, tmp_path / "newer", CURRENT)
+        told = upgraded(cluster, [this_release], CURRENT, newer, CURRENT + 1)
+    print(asyncio.run(told))
 
 
-async def upgraded(cluster: ReleasesCluster, releases: list[Path], newer: Path) -> str:
-    """releases: without the machine version of `newer`, the oldest one first."""
+async def upgraded(
+    cluster: ReleasesCluster, releases: list[Path], before: int, newer: Path, after: int
+) -> str:
+    """releases: they know the machine version `before`, the oldest one first. after: the version of `newer`."""
     first, *_, last = cluster.names
     oldest, *others = releases
     older = releases[-1]
@@ -150,15 +157,15 @@ async def upgraded(cluster: ReleasesCluster, releases: list[Path], newer: Path) 
                 await load.progress()
         await asyncio.to_thread(cluster.change, first, newer)
         await load.progress()
-        known = {**dict.fromkeys(cluster.names, CURRENT), first: CURRENT + 1}
+        known = {**dict.fromkeys(cluster.names, before), first: after}
         await until(lambda: known_versions(cluster) == known, f"members know {known}")
         await asyncio.to_thread(cluster.change, first, older)
         await load.progress()
         for name in cluster.names:
-            assert versions(cluster) == {CURRENT}, f"the version is switched before {name} is upgraded"
+            assert versions(cluster) == {before}, f"the version is switched before {name} is upgraded"
             await asyncio.to_thread(cluster.change, name, newer)
             await load.progress()
-        await until(lambda: versions(cluster) == {CURRENT + 1}, "all groups have switched")
+        await until(lambda: versions(cluster) == {after}, "all groups have switched")
         await load.progress()
         await load.finish()
     checkers.judged(load.history.records)

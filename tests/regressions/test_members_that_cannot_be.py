@@ -191,7 +191,7 @@ def test_an_address_that_cannot_be_looked_up_is_tried_again_later(
         def __init__(self, target: Any, **_: object) -> None:
             self.start = target
 
-    monkeypatch.setattr("quorum.replication.network.connection.threading.Thread", AtOnce)
+    monkeypatch.setattr("quorum.replication.network.dialing.threading.Thread", AtOnce)
     real = __import__("socket").getaddrinfo
 
     def look_up(host: str, port: int, **options: Any) -> Any:
@@ -200,7 +200,7 @@ def test_an_address_that_cannot_be_looked_up_is_tried_again_later(
             raise OSError("no such host")
         return real(host, port, **options)
 
-    monkeypatch.setattr("quorum.replication.network.connection.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("quorum.replication.network.dialing.socket.getaddrinfo", look_up)
     try:
         network.set_peers({"a": way}, {}, ())
         for _ in range(5):

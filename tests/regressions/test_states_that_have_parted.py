@@ -31,6 +31,12 @@ def nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuilding, "ASK_MS", 1 << 40)
 
 
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has parted stays so for some seconds."""
+    monkeypatch.setattr(rebuilding, "ASK_MS", 3_000)
+
+
 def founded(size: int = 3) -> tuple[Cluster, int, int, str]:
     cluster = Cluster(size, queue_groups=1)
     cluster.ready()
@@ -206,6 +212,7 @@ def publishes(cluster: Cluster, name: str, group: int, queue: int) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("seldom")
 def test_two_of_five_that_part_at_the_same_entry_are_rebuilt_at_the_same_time() -> None:
     cluster, group, queue, wrong, right = two_of_five_parted()
     rebuilt(cluster, group, *wrong)
@@ -214,6 +221,7 @@ def test_two_of_five_that_part_at_the_same_entry_are_rebuilt_at_the_same_time() 
     assert len(cluster.snapshots(group)) == 1
 
 
+@pytest.mark.usefixtures("seldom")
 def test_an_absent_member_holds_up_nobody_who_is_to_be_rebuilt() -> None:
     cluster, group, _, wrong, right = two_of_five_parted()
     cluster.crash(next(name for name in right if name != cluster.leader(group)))

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from quorum.replication.network import connection as connection_module
-from quorum.replication.network.connection import RESERVE_AFTER_S
+from quorum.replication.network.dialing import RESERVE_AFTER_S
 from quorum.replication.network.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,

@@ -462,6 +462,8 @@ UNREACHED = """
     quorum/pytest_plugin.py
     quorum/redrive.py
     quorum/replication/network/connection.py
+    quorum/replication/network/dialing.py
+    quorum/replication/network/refusals.py
     quorum/replication/network/tls.py
     quorum/replication/network/wire.py
     quorum/replication/storage.py

@@ -25,21 +25,19 @@ same time are no warning.
 from __future__ import annotations
 
 import errno
-import ipaddress
-import logging
 import os
 import selectors
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import structlog
 
 from quorum.replication.errors import WireError
+from quorum.replication.network.dialing import BACKOFF_MAX_S, RESERVE_AFTER_S, Address, Dial
 from quorum.replication.network.handshake import (
     ANSWER_BYTES,
     HELLO_BYTES,
@@ -53,6 +51,7 @@ from quorum.replication.network.handshake import (
     Versions,
     encode_name,
 )
+from quorum.replication.network.refusals import Level, Refusals
 from quorum.replication.network.tls import reason_of
 from quorum.replication.network.wire import (
     READ_BYTES,
@@ -71,13 +70,8 @@ TLS_RECORD = b"\x16\x03"
 """The first bytes of a handshake of TLS. No hello begins like this."""
 PING_AFTER_S = 1.0
 IDLE_LIMIT_S = 5.0
-RESERVE_AFTER_S = 2.0
-"""Seconds without a connection after which a peer that should dial is dialed. Longer than BACKOFF_MAX_S, so that a peer
-that knows the address has tried."""
 HANDSHAKE_LIMIT_S = 3.0
 MAX_STRANGERS = 32
-BACKOFF_MIN_S = 0.05
-BACKOFF_MAX_S = 1.0
 MAX_QUEUED_BYTES = 192 << 20
 """Bound of the queue for one peer. It is above the windows of all groups together, each exceeded by one entry of the
 largest size, plus what the node sends to a leader (node/sessions/session_table.py). If regular work could reach the
@@ -85,13 +79,8 @@ bound, it would break the connection again and again, because all of it is sent 
 TURN_BYTES = 4 << 20
 """Bytes read from one peer before the others have their turn."""
 UPKEEP_S = 0.1
-WARN_EVERY_S = 1.0
 REFUSED_FOR_S = HANDSHAKE_LIMIT_S + 2 * BACKOFF_MAX_S
 """Time after which a refusal says nothing about a member any more: a member that runs has been dialed again by then."""
-REPEAT_EVERY_S = 60.0
-"""Least time between two lines about the same peer and reason."""
-
-Address = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -137,19 +126,6 @@ class _Connection:
     mask: int = selectors.EVENT_READ
 
 
-@dataclass(slots=True)
-class _Dial:
-    """When and where to dial a peer."""
-
-    address: Address
-    is_reserve: bool = False
-    """whether the peer should dial, if it knows the address"""
-    next_s: float = 0.0
-    backoff_s: float = BACKOFF_MIN_S
-    resolved: list[tuple[int, Any]] = field(default_factory=list)
-    is_resolving: bool = False
-
-
 class _NotNeeded(HandshakeError):
     """A peer dials this node, which dials it: it was down, or has just joined."""
 
@@ -192,14 +168,9 @@ class PeerNetwork:
         """connections whose channels have received bytes that the next poll reads, by file descriptor"""
         self._frames: list[tuple[str, int, bytes]] = []
         self._configured = dict(members)
-        self._dials = {name: _Dial(address) for name, address in sorted(members.items()) if name < self.me}
+        self._dials = {name: Dial(address) for name, address in sorted(members.items()) if name < self.me}
         self._next_upkeep_s = float("-inf")
-        self._logged_s = {"warning": float("-inf"), "info": float("-inf")}
-        """when a refused peer was last logged at this level"""
-        self._refused_s: dict[tuple[str | None, str], float] = {}
-        """when each reason was logged for a peer, within REPEAT_EVERY_S"""
-        self._answered_no_s: dict[str, float] = {}
-        """when a handshake with a member was refused last, by it or by this node"""
+        self._refusals = Refusals(self._log)
         self._is_open = True
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -237,7 +208,7 @@ class PeerNetwork:
             if old is not None and (old.address, old.is_reserve) == (way, is_reserve):
                 self._dials[name] = old
             else:
-                self._dials[name] = _Dial(way, is_reserve, self._clock() + RESERVE_AFTER_S * is_reserve)
+                self._dials[name] = Dial(way, is_reserve, self._clock() + RESERVE_AFTER_S * is_reserve)
         self._gone = frozenset(gone)
         for name, connection in list(self._up.items()):
             if name in self._gone:
@@ -262,7 +233,7 @@ class PeerNetwork:
     def is_refused(self, peer: str) -> bool:
         """Whether a handshake with this member was refused a moment ago, by it or by this node. So it can be reached.
         The log says why."""
-        return self._clock() < self._answered_no_s.get(peer, float("-inf")) + REFUSED_FOR_S
+        return self._clock() < self._refusals.last_s(peer) + REFUSED_FOR_S
 
     def event_counts(self) -> dict[str, int]:
         """What has happened to connections since the start, and how often."""
@@ -376,23 +347,18 @@ class PeerNetwork:
                 self._write(connection)
         for peer, dial in self._dials.items():
             busy = peer in self._up or any(each.is_dialer and each.peer == peer for each in self._strangers)
-            if busy and dial.is_reserve:
-                dial.next_s = now + RESERVE_AFTER_S
-            if not busy and now >= dial.next_s:
+            if busy:
+                dial.hold_back(now)
+            elif now >= dial.next_s:
                 self._dial(peer, dial, now)
 
     # ---- dialing and accepting
 
-    def _dial(self, peer: str, dial: _Dial, now: float) -> None:
-        if not dial.resolved:
-            if not dial.is_resolving:
-                dial.is_resolving = True
-                self._resolve(dial)
-            if not dial.resolved:
-                return
-        dial.next_s = now + (RESERVE_AFTER_S if dial.is_reserve else dial.backoff_s)
-        dial.backoff_s = min(dial.backoff_s * 2, BACKOFF_MAX_S)
-        family, address = dial.resolved.pop(0)  # one after the other; looked up again when none is left
+    def _dial(self, peer: str, dial: Dial, now: float) -> None:
+        found = dial.begin(now, self._clock)
+        if found is None:
+            return
+        family, address = found
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
         except OSError:  # no more files can be open: it is tried again
@@ -406,28 +372,6 @@ class PeerNetwork:
         made.peer = peer
         made.is_connecting = True
         self._watch(made)
-
-    def _resolve(self, dial: _Dial) -> None:
-        """Look up a peer's address. A number needs no lookup; a name is looked up on a thread, since that may take
-        seconds."""
-        host, port = dial.address
-
-        def look_up() -> None:
-            try:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-                dial.resolved = [(family, address) for family, _, _, _, address in found]
-            except (OSError, OverflowError, ValueError):
-                # UnicodeError, a ValueError: a name that cannot be looked up. Overflow: a port out of range.
-                dial.next_s = self._clock() + BACKOFF_MAX_S
-            finally:
-                dial.is_resolving = False
-
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            threading.Thread(target=look_up, name=f"look up {host}", daemon=True).start()
-        else:
-            look_up()
 
     def _accept(self) -> None:
         for _ in range(MAX_STRANGERS):
@@ -591,10 +535,10 @@ class PeerNetwork:
             connection.channel, self._buffer, is_sealed=connection.queue.is_sealed
         )
         self._up[peer] = connection
-        self._answered_no_s.pop(peer, None)
+        self._refusals.forget_member(peer)
         self.stats.connected += 1
         if peer in self._dials:
-            self._dials[peer].backoff_s = BACKOFF_MIN_S
+            self._dials[peer].reset_backoff()
         self._log.info("peer connected", peer=peer)
 
     def _read_frames(self, connection: _Connection) -> None:
@@ -671,7 +615,7 @@ class PeerNetwork:
         connection: _Connection,
         reason: str,
         *,
-        level: Literal["warning", "info"] = "warning",
+        level: Level = "warning",
         is_answered: bool = True,
     ) -> None:
         """level: info if the other end, or this one, dials as well. is_answered: False if the other end was silent."""
@@ -687,22 +631,8 @@ class PeerNetwork:
             and peer is not None
             and (peer in self._dials or peer in self._configured)
         ):
-            self._answered_no_s[peer] = now
-        said = (connection.peer, reason)
-        is_repeated = now < self._refused_s.get(said, float("-inf")) + REPEAT_EVERY_S
-        if now >= self._logged_s[level] + WARN_EVERY_S and not is_repeated:
-            self._logged_s[level] = now
-            recent = {key: at for key, at in self._refused_s.items() if now < at + REPEAT_EVERY_S}
-            self._refused_s = {**recent, said: now}
-            named = {} if connection.peer is None else {"peer": connection.peer}
-            self._log.log(
-                logging.WARNING if level == "warning" else logging.INFO,
-                "peer refused",
-                **named,
-                address=connection.address,
-                reason=reason,
-                refused=self.stats.refused_handshakes,
-            )
+            self._refusals.note_member(peer, now)
+        self._refusals.log(now, level, peer, connection.address, reason, self.stats.refused_handshakes)
 
     def _drop(self, connection: _Connection, reason: str) -> None:
         assert connection.peer is not None

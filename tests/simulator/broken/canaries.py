@@ -129,7 +129,7 @@ CANARIES: tuple[Canary, ...] = (
     _patched(
         "every 50th settle returns",
         "what is settled is never delivered again",
-        fifo__queue_machine__QueueMachine__settle=broken.returns_some,
+        fifo__consumers__queue_consumers__QueueConsumers__settle=broken.returns_some,
     ),
     _patched(
         "deliveries of an ended attachment",
@@ -266,7 +266,7 @@ CANARIES: tuple[Canary, ...] = (
         "a transaction counts in all of its queues, or in none",
         scenario="transactions",
         is_quick=True,
-        fifo__queue_machine__QueueMachine__commit=broken.commits_where_it_settles,
+        fifo__queue_transactions__QueueTransactions__commit=broken.commits_where_it_settles,
     ),
     _patched(
         "committed group by group",
@@ -285,7 +285,7 @@ CANARIES: tuple[Canary, ...] = (
         "rollback settles",
         "what a transaction has settled stays with its consumer when it is rolled back",
         scenario="transactions",
-        fifo__queue_machine__QueueMachine__drop_embargo=broken.rollback_settles,
+        fifo__queue_transactions__QueueTransactions__drop=broken.rollback_settles,
     ),
     _patched(
         "transactions in order only",

@@ -26,6 +26,7 @@ from fifo.commands import (
 )
 from fifo.consumers.consumer import CheckedOut
 from fifo.consumers.delivery import Delivery
+from fifo.consumers.queue_consumers import QueueConsumers
 from fifo.consumers.selector_groups import SelectorGroups
 from fifo.consumers.single_active import SingleActive
 from fifo.decisions import Decisions
@@ -40,7 +41,7 @@ from fifo.messages.messages import Messages
 from fifo.messages.ready_order import PriorityOrder
 from fifo.number_ranges import NumberRanges
 from fifo.producers import Producer
-from fifo.queue_machine import QueueMachine
+from fifo.queue_transactions import QueueTransactions
 from fifo.staging import Staging
 from fifo.subscriptions import Subscription, Subscriptions
 from quorum.api import status
@@ -281,17 +282,17 @@ def never_redelivered(delivery: Delivery, settled: bool = False) -> Deliver:
     return replace(_effect(delivery, settled), redelivered=0)
 
 
-_settle = QueueMachine.settle
+_settle = QueueConsumers.settle
 
 
-def returns_some(machine: QueueMachine, entry: Entry, producer: bytes, command: Settle) -> Reply:
-    """In the place of QueueMachine.settle: in every 50th entry what is settled goes back to the queue."""
+def returns_some(consumers: QueueConsumers, entry: Entry, producer: bytes, command: Settle) -> Reply:
+    """In the place of QueueConsumers.settle: in every 50th entry what is settled goes back to the queue."""
     if type(command) is Settle and entry.index % 50 == 0:
         returned = Return(
             command.queue, command.consumer_tag, command.attach, command.tags, command.credit_to
         )
-        return _settle(machine, entry, producer, returned)  # type: ignore[arg-type]
-    return _settle(machine, entry, producer, command)
+        return _settle(consumers, entry, producer, returned)  # type: ignore[arg-type]
+    return _settle(consumers, entry, producer, command)
 
 
 def highest_first(delivery: Delivery, block: Block, members: int, wanted: int) -> int:
@@ -313,15 +314,15 @@ def loses_rare_fields(columns: object, key: str, runs: object) -> None:
     """In the place of BlockColumns._put_sparse: fields beyond a block's dense columns are not kept."""
 
 
-_commit = QueueMachine.commit
+_commit = QueueTransactions.commit
 
 
-def commits_where_it_settles(machine: QueueMachine, entry: Entry, key: TransactionKey) -> list[str]:
-    """In the place of QueueMachine.commit: queues where a transaction only publishes get nothing."""
-    parts = machine.staging.embargo.parts[key]
+def commits_where_it_settles(queue: QueueTransactions, entry: Entry, key: TransactionKey) -> list[str]:
+    """In the place of QueueTransactions.commit: queues where a transaction only publishes get nothing."""
+    parts = queue.embargo.parts[key]
     if any(isinstance(part, EmbargoedSettlement) for part in parts):
-        return _commit(machine, entry, key)
-    machine.drop_embargo(entry, key)
+        return _commit(queue, entry, key)
+    queue.drop(entry, key)
     return []
 
 
@@ -358,14 +359,14 @@ def finishes_what_is_open(decisions: Decisions, entry: Entry, command: Finish) -
     return Ok()
 
 
-def rollback_settles(machine: QueueMachine, entry: Entry, key: TransactionKey) -> None:
-    """In the place of QueueMachine.drop_embargo: what a transaction has settled stays settled."""
-    for part in machine.staging.embargo.parts.pop(key):
+def rollback_settles(queue: QueueTransactions, entry: Entry, key: TransactionKey) -> None:
+    """In the place of QueueTransactions.drop: what a transaction has settled stays settled."""
+    for part in queue.embargo.parts.pop(key):
         if isinstance(part, EmbargoedSettlement):
-            consumer = machine.consumers.get((key[0], part.consumer_tag))
+            consumer = queue._consumers.by_key.get((key[0], part.consumer_tag))
             if consumer is not None:
                 consumer.lift_embargo(key[1])
-            machine.messages.settle(part.held.ranges())
+            queue._messages.settle(part.held.ranges())
 
 
 def begins_in_order(producer: Producer, number: int) -> bool:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from quorum.node.wire.frames import Frame
-from quorum.replication.network.connection import IDLE_LIMIT_S, RESERVE_AFTER_S
+from quorum.replication.network.connection import IDLE_LIMIT_S
+from quorum.replication.network.dialing import RESERVE_AFTER_S
 from quorum.replication.network.handshake import NONCE_BYTES, HandshakeError
 
 if TYPE_CHECKING:

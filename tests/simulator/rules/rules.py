@@ -268,7 +268,7 @@ class Rules:
         hands it over. The consumer is told so next."""
         machines = [node.member.queue_machine(group) for node in self._world.members()]
         machine = max(machines, key=lambda each: each.index).queues.get(queue)
-        consumers = [] if machine is None else list(machine.consumers.values())
+        consumers = [] if machine is None else list(machine.consumers.by_key.values())
         for each in consumers:
             if (each.tag, each.attach) == (wire.consumer_tag, wire.attach):
                 held = zip(each.checked_out.sequences, each.checked_out.counts, strict=True)

@@ -242,7 +242,9 @@ class FifoAgainstModel(RuleBasedStateMachine):
                 assert shown == [message.sequence for message in model.in_order()[:limit]][: len(shown)]
                 assert len(shown) == min(limit, len(ready)) or found.next_sequence is not None
         machines = world.machine.queues.values()
-        checked_out = sum(each.held_count for machine in machines for each in machine.consumers.values())
+        checked_out = sum(
+            each.held_count for machine in machines for each in machine.consumers.by_key.values()
+        )
         assert checked_out <= sum(
             len(model.messages) - len(model.ready()) for model in world.model.queues.values()
         )

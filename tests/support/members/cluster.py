@@ -382,6 +382,14 @@ class Cluster:
             "every group has a leader that all know",
         )
 
+    def switched(self) -> None:
+        """All groups use the newest machine version that all members know."""
+        newest = min(member.config.limits.newest_version for member in self.members.values())
+        self.until(
+            lambda: all(r.version == newest for m in self.members.values() for r in m.replicas.values()),
+            "every group has switched",
+        )
+
     def settle(self) -> None:
         """All members have applied the same."""
 

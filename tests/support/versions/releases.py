@@ -23,6 +23,7 @@ BEFORE_0_2_0 = "dbfd501877c609261eb8847d769f6ca2e12e8a6b"
 """A commit days before release 0.2.0. What the tests' load does has not changed between them."""
 RELEASE_0_2_0 = "edc6d4a4d05615f9cbc1d205417de356de9a02ba"
 """The commit that fixed machine version 2 and wire version 1. Its members and later ones work together."""
+MACHINE_OF_0_2_0 = 2
 PARTS = ("pyproject.toml", "README.md", "LICENSE", "quorum", "fifo", "selectors", "spark")
 """What the build of a wheel reads."""
 VERSIONS = Path("fifo") / "versions.py"
