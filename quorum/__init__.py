@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Message", "PreparedBatch", "Properties", "connect", "encode_batch"]
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 
 def __getattr__(name: str) -> Any:

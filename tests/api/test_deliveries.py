@@ -33,8 +33,12 @@ class FakeLog:
             )
             for name, batches in entries.items()
         }
+        self.missing: dict[int, Exception] = {}
+        """the entries that cannot be read, and the errors"""
 
     def read(self, group: int, index: int) -> bytes:
+        if index in self.missing:
+            raise self.missing[index]
         return self._entries[index]
 
 
@@ -173,15 +177,7 @@ def test_a_delivery_is_cut_by_its_properties_too() -> None:
 
 def test_what_cannot_be_read_is_said_and_goes_on_where_it_was_once_it_can_be() -> None:
     log = FakeLog(e5=[[b"a", b"b"]], e6=[[b"c"], [b"d"]])
-    missing: set[int] = {6}
-    read = log.read
-
-    def read_or_raise(group: int, index: int) -> bytes:
-        if index in missing:
-            raise EntryMissing(f"{index} is not here")
-        return read(group, index)
-
-    log.read = read_or_raise  # type: ignore[method-assign]
+    log.missing[6] = EntryMissing("6 is not here")
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
     runs = (Run(1, 2, 5, 0, 0), Run(3, 2, 6, 0, 0, one_each=True))
     found = deliveries.delivered_batches(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, runs))
@@ -189,7 +185,7 @@ def test_what_cannot_be_read_is_said_and_goes_on_where_it_was_once_it_can_be() -
     assert isinstance(obstacle, BodyUnreadable)
     assert (obstacle.group, obstacle.index) == (1, 6)
     assert isinstance(next(found), BodyUnreadable)
-    missing.clear()
+    log.missing.clear()
     [delivery] = list(found)
     assert isinstance(delivery, deliveries.DeliveredBatch)
     assert (delivery.first_tag, delivery.count) == (10, 4)
@@ -198,19 +194,11 @@ def test_what_cannot_be_read_is_said_and_goes_on_where_it_was_once_it_can_be() -
 
 def test_a_whole_batch_that_cannot_be_read_is_said_too() -> None:
     log = FakeLog(e5=[[b"a", b"b"]])
-    read = log.read
-    missing = {5}
-
-    def read_or_raise(group: int, index: int) -> bytes:
-        if index in missing:
-            raise LogDamaged(Damage("segment", 0, 1, "bad"))
-        return read(group, index)
-
-    log.read = read_or_raise  # type: ignore[method-assign]
+    log.missing[5] = LogDamaged(Damage("segment", 0, 1, "bad"))
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
     found = deliveries.delivered_batches(reader, 1, Deliver(ADDRESS, 7, "c", 3, 10, (Run(1, 2, 5, 0, 0),)))
     assert isinstance(next(found), BodyUnreadable)
-    missing.clear()
+    log.missing.clear()
     [delivery] = list(found)
     assert isinstance(delivery, deliveries.DeliveredBatch)
     assert pb.MessageBatch.FromString(delivery.batch).bodies == b"ab"
@@ -240,15 +228,7 @@ def test_a_batch_larger_than_the_cache_is_kept_until_the_next_one() -> None:
 def test_the_messages_of_a_run_are_parts_of_stored_batches() -> None:
     """As a browse and a bulk read take them, obstacles included."""
     log = FakeLog(e5=[[b"a", b"b", b"c"]], e6=[[b"d"], [b"e"], [b"f"]])
-    missing = {5, 6}
-    read = log.read
-
-    def read_or_raise(group: int, index: int) -> bytes:
-        if index in missing:
-            raise EntryMissing(f"{index} is not here")
-        return read(group, index)
-
-    log.read = read_or_raise  # type: ignore[method-assign]
+    log.missing = {index: EntryMissing(f"{index} is not here") for index in (5, 6)}
     reader = deliveries.BodyReader(log)  # type: ignore[arg-type]
     for run, bodies in (
         (Run(1, 2, 5, 0, 1), [b"b", b"c"]),
@@ -256,7 +236,7 @@ def test_the_messages_of_a_run_are_parts_of_stored_batches() -> None:
     ):
         parts = reader.parts(1, run)
         assert isinstance(next(parts), BodyUnreadable)
-        missing.discard(run.index)
+        del log.missing[run.index]
         found: list[bytes] = []
         for part in parts:
             assert not isinstance(part, BodyUnreadable)

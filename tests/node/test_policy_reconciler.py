@@ -305,7 +305,8 @@ def test_expired_queues_leave_the_catalog_unless_it_is_in_doubt_what_has_expired
     assert said == [], "the catalog has removed it"
 
 
-def test_work_that_a_turn_has_not_done_goes_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def more_than_a_turn(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A policy is new for three queues, and a turn carries it out for one."""
     monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
     scene = Scene()
     for number in range(3):
@@ -313,6 +314,11 @@ def test_work_that_a_turn_has_not_done_goes_on_in_the_next_step(monkeypatch: pyt
     scene.settle()
     scene.enter(policy(0, 5))
     scene.learn(1)
+    return scene
+
+
+def test_work_that_a_turn_has_not_done_goes_on_in_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = more_than_a_turn(monkeypatch)
     reconciler = scene.carrying_out
     reconciler.run(scene.catalog, 0)
     assert (reconciler.is_wanted, reconciler.due.next_ms) == (True, NEVER), "its mark is not applied yet"
@@ -345,13 +351,7 @@ def test_a_round_judges_only_when_all_before_it_is_known() -> None:
 
 
 def test_a_round_of_which_something_was_lost_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_reconciler, "TURN_WORK", 1)
-    scene = Scene()
-    for number in range(3):
-        scene.enter(DeclareQueue(f"q0-{number}", ()))
-    scene.settle()
-    scene.enter(policy(0, 5))
-    scene.learn(1)
+    scene = more_than_a_turn(monkeypatch)
     scene.turn()
     scene.apply(1)
     scene.turn()

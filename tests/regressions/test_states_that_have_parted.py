@@ -27,13 +27,13 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has parted stays so."""
+    """A member whose state has parted keeps this state."""
     monkeypatch.setattr(rebuilding, "ASK_MS", 1 << 40)
 
 
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has parted stays so for some seconds."""
+    """A member whose state has parted asks for another one some seconds later than usual."""
     monkeypatch.setattr(rebuilding, "ASK_MS", 3_000)
 
 
