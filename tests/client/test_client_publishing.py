@@ -280,6 +280,7 @@ async def test_the_failure_of_a_batch_that_was_cancelled_when_the_window_had_roo
         publisher = client._live().publisher
         world.cluster.holds_confirms = True
         first = await client.send_batch("q", numbered(0, 2))
+        await eventually(lambda: len(bodies(world)) == 2, "accepted")
         cancelled = asyncio.create_task(client.send_batch("q", numbered(2, 2)))
         await eventually(lambda: len(publisher._waiters) == 1, "it waits for room")
         publisher.decide(queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=1, last=2)]))

@@ -340,7 +340,7 @@ def commits_group_by_group(commit: SharedCommit) -> None:
 
     for group, part in parts.by_group.items():
         command = Commit(parts.number, part.operations, part.most_ranges)
-        commit._submit(group, command, partial(answered, group))
+        commit._commands.submit(group, command, partial(answered, group))
 
 
 def prepares_nothing(decisions: Decisions, entry: Entry, producer: Producer, command: Prepare) -> Reply:
