@@ -50,8 +50,10 @@ from quorum.api.hub.hub import Hub
 from quorum.api.hub.member_requests import MemberRequests
 from quorum.api.hub.published_state import PublishedState
 from quorum.api.session.publisher import SessionPublisher
+from quorum.api.session.session_routes import Route
 from quorum.api.session.shared_commit import SharedCommit
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
+from quorum.client.messages.routes import Address
 from quorum.client.session.gathering import Gathering
 from quorum.log import Log, record
 from quorum.log.files import write_fully
@@ -124,11 +126,12 @@ class GroupThatPromisesEarly(Group):
 class GathersInAnyOrder(Gathering):
     """A batch that is closed has its first message last."""
 
-    def close(self, queue: str) -> None:
+    def close(self, queue: Address) -> None:
         batch = self._open.get(queue)
         if batch is not None:
-            for items in (batch._bodies, batch._described, batch._futures, batch._deadlines):
-                items.append(items.pop(0))  # type: ignore[attr-defined]
+            columns: list[list[Any]] = [batch._bodies, batch._described, batch._futures, batch._deadlines]
+            for items in columns:
+                items.append(items.pop(0))
         super().close(queue)
 
 
@@ -160,10 +163,9 @@ def takes_repeats(
     return reply
 
 
-async def never_mandatory(publisher: SessionPublisher, *arguments: Any) -> None:
+async def never_mandatory(publisher: SessionPublisher, route: Route, given: Any) -> None:
     """In the place of SessionPublisher._publish_through: messages for no queue are dropped, mandatory or not."""
-    *others, given = arguments
-    await _publish_through(publisher, *others, replace(given, mandatory=False))
+    await _publish_through(publisher, route, replace(given, mandatory=False))
 
 
 # ---- dead letters
@@ -291,7 +293,7 @@ def returns_some(consumers: QueueConsumers, entry: Entry, producer: bytes, comma
         returned = Return(
             command.queue, command.consumer_tag, command.attach, command.tags, command.credit_to
         )
-        return _settle(consumers, entry, producer, returned)  # type: ignore[arg-type]
+        return _settle(consumers, entry, producer, returned)
     return _settle(consumers, entry, producer, command)
 
 
@@ -516,7 +518,8 @@ class ForgetsReferences(Retention):
     def is_live(self, indexes: Ints, view_from: int) -> Mask:
         assert self._told is not None
         needed: Mask = indexes >= min(self._told.needed_from, view_from)
-        return needed | super().is_live(indexes, view_from) & (indexes % 4 != 0)
+        kept: Mask = super().is_live(indexes, view_from) & (indexes % 4 != 0)
+        return needed | kept
 
 
 class LogThatDropsLive(Log):
