@@ -2,6 +2,7 @@
 
 OperatorError       base: the text names the fault, the value, and what is allowed
 ├── ConfigError         a configuration file, variable or flag
+├── TooOld              data that a newer release has used
 └── ClusterError        a local cluster of processes: it does not start, answer or stop
 """
 
@@ -13,6 +14,8 @@ from pathlib import Path
 
 DEFECT = 70
 """Exit status (EX_SOFTWARE) after a defect of Quorum, which no user can correct."""
+TOO_OLD = 78
+"""Exit status (EX_CONFIG): start this member with a newer release."""
 
 
 class OperatorError(Exception):
@@ -21,6 +24,10 @@ class OperatorError(Exception):
 
 class ConfigError(OperatorError):
     """An invalid configuration. The text has one line for each finding."""
+
+
+class TooOld(OperatorError):
+    """A newer release has used the data, in a way that this one does not know."""
 
 
 class ClusterError(OperatorError):

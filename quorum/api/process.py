@@ -31,7 +31,7 @@ from quorum.api.security.named_files import NamedFiles, load_files
 from quorum.api.security.reloading import Reloader, Source
 from quorum.api.server import Server
 from quorum.config import NodeConfig
-from quorum.errors import ConfigError, OperatorError
+from quorum.errors import ConfigError, OperatorError, TooOld
 from quorum.log import RESERVE_SEGMENTS, Log
 from quorum.log.files import NO_DESCRIPTORS, NO_ROOM, SPARE_DESCRIPTORS, Files, RealFiles
 from quorum.node import events as ev
@@ -246,7 +246,7 @@ def _network(
 
 
 def _member(config: NodeConfig, log: Log, network: PeerNetwork, start: ProcessStart, disk: Disk) -> Member:
-    """OperatorError if a newer release has used the directory."""
+    """TooOld if a newer release has used the directory."""
     addresses = {name: (each.peer, each.client) for name, each in config.members.items()}
     member_config = MemberConfig(
         start.id,
@@ -274,7 +274,7 @@ def _member(config: NodeConfig, log: Log, network: PeerNetwork, start: ProcessSt
             Threaded(),
         )
     except UnknownVersion as error:
-        raise OperatorError(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
+        raise TooOld(f"data_dir {config.data_dir} was used by a newer release: {error}") from error
 
 
 async def _serve_http(

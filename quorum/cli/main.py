@@ -1,8 +1,8 @@
 """The command `quorum`. Each command's help describes it; this module only registers commands and reports errors.
 
 An error is one clear line on stderr and an exit status: 2 for wrong options or configuration, 1 for a failure, 130
-after Ctrl-C, 70 for a defect of Quorum. A traceback is shown only for a defect, and only if QUORUM_DEBUG is set. Each
-command imports heavy packages itself, so that help appears at once.
+after Ctrl-C, 70 for a defect of Quorum, 78 for a member's data that a newer release has used. A traceback is shown only
+for a defect, and only if QUORUM_DEBUG is set. Each command imports heavy packages itself, so that help appears at once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from quorum.cli.commands import (
 )
 from quorum.cli.console import CliError, JsonOption, is_user_facing, print_error, print_json, require_linux
 from quorum.cli.pipelines import archives, dead_letters, pipeline
-from quorum.errors import DEFECT, ConfigError, how_to_install
+from quorum.errors import DEFECT, TOO_OLD, ConfigError, TooOld, how_to_install
 
 
 class Group(TyperGroup):
@@ -206,6 +206,7 @@ def main() -> None:
         _drop_output()
         status = 1
     except Exception as error:
+        _write_output()
         status = _tell(error)
         if _is_of_output(error):
             _drop_output()
@@ -235,6 +236,14 @@ def _is_of_output(error: Exception) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EBADF)
 
 
+def _write_output() -> None:
+    """What was printed before an error stands before it, also where both go to one file."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+
+
 def _drop_output() -> None:
     """Nothing more can be written, not even at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -246,7 +255,7 @@ def _words(error: Exception) -> str:
             return f"the output cannot be written: {error.strerror}"
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if getattr(error, "reason", "") == "LOG_IN_NEEDED":
-        lacks_user = "QUORUM_PASSWORD" in os.environ and not os.environ.get("QUORUM_USER")
+        lacks_user = os.environ.get("QUORUM_PASSWORD") and not os.environ.get("QUORUM_USER")
         found = "; QUORUM_PASSWORD is set, and QUORUM_USER is not" if lacks_user else ""
         return f"{error}: in the URL, or in QUORUM_USER and QUORUM_PASSWORD{found}"
     return str(error)
@@ -293,6 +302,8 @@ def _tell(error: Exception) -> int:
         return 2
     if is_user_facing(error):
         print_error(_words(error))
+        if isinstance(error, TooOld):
+            return TOO_OLD
         return 2 if isinstance(error, ConfigError) or _is_misuse(error) else 1
     if "QUORUM_DEBUG" in os.environ:
         raise error

@@ -306,14 +306,14 @@ def _policy(fields: Fields) -> Definition:
         definition.refusal = f"it applies to {applies_to}; a policy here is for queues"
     elif pattern is None:
         definition.refusal = (
-            f"the pattern {regex!r} is a regular expression that no name pattern expresses; a pattern here is a whole "
+            f"the pattern '{regex}' is a regular expression that no name pattern expresses; a pattern here is a whole "
             "name, with '*' for any characters"
         )
     elif not found and not definition.refusal:
         definition.refusal = "nothing of its definition has a meaning here"
     else:
         wire.pattern = pattern
-        definition.notes.append(f"the pattern {regex!r} becomes {pattern!r}")
+        definition.notes.append(f"the pattern '{regex}' becomes '{pattern}'")
         if applies_to not in ("all", "queues"):
             definition.notes.append(f"it applies to {applies_to} there, and to every queue that matches here")
     definition.notes += _others(fields)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from fifo.versions import UnknownVersion
-from quorum.errors import DEFECT
+from quorum.errors import DEFECT, TOO_OLD
 from quorum.log import LogError, LogFailed, LogFull
 from quorum.node.cluster.rollback_marks import RolledBack
 from quorum.node.errors import StateUnreadable
@@ -29,8 +29,6 @@ GATHER_S = 0.003
 """How long an idle member waits for the heartbeats of its other peers, once it has those of one."""
 DISK_FAILED = 74
 """Exit status (EX_IOERR of sysexits.h): look at the disk before starting this member again."""
-TOO_OLD = 78
-"""Exit status (EX_CONFIG): start this member with a newer release."""
 BEGINS_ANEW = 75
 """Exit status (EX_TEMPFAIL): start this member again; it then fetches everything from other members."""
 

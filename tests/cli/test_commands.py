@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import resource
+import socket
 import subprocess
 import sys
 import threading
@@ -639,6 +640,13 @@ def test_a_wrong_scheme_is_told_in_one_line_without_the_log_of_grpc(
         f"error: {address} does not answer: {address} does not speak TLS, and the URL is with TLS; "
         f"use quorum://{address}\n"
     )
+
+
+def test_a_port_that_says_nothing_has_no_more_than_the_timeout(quorum: Quorum) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        _, err = quorum.alone("health", "--timeout", "0.5", address, status=1)
+        assert err == f"error: {address} does not answer: nothing came within 0.5 s\n"
 
 
 def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(quorum: Quorum, service: Service) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from quorum import __version__
 from quorum.config import load
-from quorum.errors import DEFECT
-from quorum.node.driver import BEGINS_ANEW, DISK_FAILED, TOO_OLD
+from quorum.errors import DEFECT, TOO_OLD
+from quorum.node.driver import BEGINS_ANEW, DISK_FAILED
 from support.repository import ROOT
 
 DEPLOY = ROOT / "deploy"

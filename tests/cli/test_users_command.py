@@ -71,7 +71,7 @@ def test_what_a_change_of_a_user_does_not_name_stays(url: str, monkeypatch: pyte
     monkeypatch.setenv("QUORUM_USER", "admin")
     monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
     told = quorum(url, "users", "add", "ann", "--monitor", "--no-password")
-    assert told == f"set ann: monitors, logs in with a certificate, {NOTHING}\n"
+    assert told == f"set ann: monitors, logs in with a certificate or token, {NOTHING}\n"
     quorum(url, "permissions", "set", "ann", "--read", "a*")
     kept = "configure nothing, write nothing, read 'a*'\n"
     told = quorum(url, "users", "add", "ann", "--password-stdin", stdin=f"{PASSWORD}\n")
@@ -122,6 +122,7 @@ def test_a_missing_user_names_the_variables(url: str) -> None:
             {"QUORUM_PASSWORD": PASSWORD},
             "QUORUM_USER and QUORUM_PASSWORD; QUORUM_PASSWORD is set, and QUORUM_USER is not",
         ),
+        ({"QUORUM_PASSWORD": "", "QUORUM_USER": ""}, "QUORUM_USER and QUORUM_PASSWORD"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "quorum", "users", "list", "--url", url],

@@ -245,6 +245,7 @@ def test_a_policy_gets_the_arguments_of_queues() -> None:
         "target-group-size is left out: a queue's group decides the number of replicas here",
         "the pattern '^a' becomes 'a*'",
     ]
+    assert policy(pattern="^orders\\.").notes == [r"the pattern '^orders\.' becomes 'orders.*'"]
     assert "to every queue that matches" in policy(**{"apply-to": "quorum_queues"}).notes[-1]
 
 

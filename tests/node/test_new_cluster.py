@@ -7,6 +7,8 @@ import json
 import os
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -404,6 +406,16 @@ def test_the_command_tells_and_asks(data: Data, target: Path) -> None:
     said = CliRunner().invoke(app, command)
     assert "members that the new cluster drops: n1, n2" in said.output
     assert "give --i-accept-that-confirmed-messages-may-be-lost" in str(said.exception)
+    both = subprocess.run(
+        [sys.executable, "-m", "quorum", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    *found, last = both.stdout.splitlines()
+    assert found and last.startswith("error: nothing was made: "), "the error stands after what was found"
     accepted = [*command, "--i-accept-that-confirmed-messages-may-be-lost"]
     made = json.loads(CliRunner().invoke(app, [*accepted, "--json"]).output)
     assert made["found"]["messages"] == 5

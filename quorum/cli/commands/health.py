@@ -6,6 +6,7 @@ costs little.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,6 +42,7 @@ def health(
     as_json: JsonOption = False,
 ) -> None:
     """Tell whether a member serves clients. The status is 0 if it does, and 1 if not."""
+    end_s = time.monotonic() + timeout
     without_log_of_grpc()
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -65,7 +67,9 @@ def health(
                 health_pb2.HealthCheckRequest(), timeout=timeout
             )
         except grpc.RpcError as error:
-            raise CliError(f"{shown} does not answer: {_cause(error, service, shown)}", 1) from error
+            raise CliError(
+                f"{shown} does not answer: {_cause(error, service, shown, timeout, end_s)}", 1
+            ) from error
     serves = found.status == health_pb2.HealthCheckResponse.SERVING
     if as_json:
         print_json({"address": shown, "serves": serves})
@@ -75,13 +79,19 @@ def health(
         raise typer.Exit(1)
 
 
-def _cause(error: Any, service: Service | None, address: str) -> str:
-    """Why there is no answer. service: None for one without TLS."""
+def _cause(error: Any, service: Service | None, address: str, timeout: float, end_s: float) -> str:
+    """Why there is no answer. service: None for one without TLS. timeout: seconds that the command may take, until
+    `end_s` on the monotonic clock."""
+    import grpc
+
+    left_s = end_s - time.monotonic()
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED or left_s <= 0:
+        return f"nothing came within {timeout:g} s"
     from quorum.client.connection import tls
     from quorum.client.connection.endpoints import Service
 
     try:
-        found, _ = tls.problem_now(service or Service((address,)), address)
+        found, _ = tls.problem_now(service or Service((address,)), address, min(left_s, tls.LIMIT_S))
     except ValueError:  # it is no host:port
         found = ""
     return found or str(error.details())

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Users who may log in.", no_args_is_help=True)
 permissions = typer.Typer(help="What users may do with queues and exchanges.", no_args_is_help=True)
 
+WITHOUT_PASSWORD = "certificate or token"
+"""What a user without a password logs in with."""
+
 UserArgument = Annotated[str, typer.Argument(metavar="USER", help="the user's name")]
 
 
@@ -52,7 +55,7 @@ def list_(url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOpt
         cluster = "administers" if user.administers else "monitors" if user.monitors else ""
         patterns = [shown(each) for each in (user.configure, user.write, user.read)]
         table.add_row(
-            shown(user.name), cluster, *patterns, "password" if user.has_password else "certificate"
+            shown(user.name), cluster, *patterns, "password" if user.has_password else WITHOUT_PASSWORD
         )
     print_table(table)
 
@@ -73,7 +76,9 @@ def add(
     ] = False,
     no_password: Annotated[
         bool,
-        typer.Option("--no-password", help="set no password: a new user logs in with a certificate only"),
+        typer.Option(
+            "--no-password", help="set no password: a new user logs in with a certificate or a token only"
+        ),
     ] = False,
     url: UrlOption = None,
     timeout: TimeoutOption = None,
@@ -129,7 +134,7 @@ def _tell(user: UserInfo, changed: bool) -> None:
     """Print what the user is now."""
     cluster = {"administers": user.administers, "monitors": user.monitors}
     rights = [word for word, has_it in cluster.items() if has_it]
-    log_in = f"logs in with a {'password' if user.has_password else 'certificate'}"
+    log_in = f"logs in with a {'password' if user.has_password else WITHOUT_PASSWORD}"
     patterns = _patterns(user.configure, user.write, user.read)
     told = ", ".join([*rights, log_in, "may do everything" if user.administers else patterns])
     print(f"{'set' if changed else 'is so already:'} {user.name}: {told}")

@@ -103,7 +103,7 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class UserInfo:
     """A user and its permissions: patterns that match whole names of queues and exchanges, `*` for any characters;
-    empty: none. has_password: without one it logs in with a certificate."""
+    empty: none. has_password: without one it logs in with a certificate or a token."""
 
     name: str
     administers: bool

@@ -22,9 +22,9 @@ class UserCalls(AdminCalls):
     ) -> bool:
         """Make a user or change it. True if that changed anything.
 
-        password: at least 8 characters; empty: as it is, and a new user logs in with a certificate only. administers:
-        it may do everything. monitors: it may see everything but messages. Its permissions stay. When a user changes,
-        its sessions are opened again.
+        password: at least 8 characters; empty: as it is, and a new user logs in with a certificate or a token only.
+        administers: it may do everything. monitors: it may see everything but messages. Its permissions stay. When a
+        user changes, its sessions are opened again.
         """
         require_texts(user=user, password=password)
         require_flag("administers", administers)

@@ -35,10 +35,11 @@ class _Refused(Exception):
     """The member has ended the connection after the handshake."""
 
 
-async def problem(service: Service, endpoint: str) -> tuple[str, bool]:
-    """What is wrong with the URL or the certificates, and whether that is certain; empty if nothing is known."""
+async def problem(service: Service, endpoint: str, limit_s: float = LIMIT_S) -> tuple[str, bool]:
+    """What is wrong with the URL or the certificates, and whether that is certain; empty if nothing is known after
+    `limit_s` seconds."""
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             found = await (_of_secure(service, endpoint) if service.is_secure else _of_plain(endpoint))
     except _Refused:
         own = "" if service.certificate_file else CLIENT_FILES
@@ -49,12 +50,12 @@ async def problem(service: Service, endpoint: str) -> tuple[str, bool]:
     return found, bool(found)
 
 
-def problem_now(service: Service, endpoint: str) -> tuple[str, bool]:
+def problem_now(service: Service, endpoint: str, limit_s: float = LIMIT_S) -> tuple[str, bool]:
     """`problem` for calls that block. Nothing is known in a thread whose event loop is running."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(problem(service, endpoint))
+        return asyncio.run(problem(service, endpoint, limit_s))
     return "", False
 
 

@@ -77,7 +77,7 @@ class VersionSwitch:
         if (term, version) == (replica.raft.term, wanted) and now_ms - when < PROPOSE_AGAIN_MS:
             return
         self._proposed[replica.number] = replica.raft.term, wanted, now_ms
-        self._logger.info("every member knows a new machine version", group=replica.number, version=wanted)
+        self._logger.info("every member knows this machine version", group=replica.number, version=wanted)
         replica.propose_internal(SetVersion(wanted))
 
     def _refuse_older(self) -> None:
