@@ -408,6 +408,7 @@ def test_the_command_tells_and_asks(data: Data, target: Path) -> None:
     assert "give --i-accept-that-confirmed-messages-may-be-lost" in str(said.exception)
     both = subprocess.run(
         [sys.executable, "-m", "quorum", *command],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
