@@ -266,11 +266,10 @@ class ClusterDirectory:
 
     def data_elsewhere(self) -> dict[str, Path]:
         """The data directories of members that are outside of this directory, by name."""
-        found = {name: each.data.absolute() for name, each in self._members.items()}
+        found = {name: each.data.resolve() for name, each in self._members.items()}
+        inside = self.directory.resolve()
         return {
-            name: data
-            for name, data in found.items()
-            if not data.is_relative_to(self.directory) and data.exists()
+            name: data for name, data in found.items() if not data.is_relative_to(inside) and data.exists()
         }
 
     def remove(self) -> None:

@@ -559,6 +559,20 @@ async def test_a_commit_that_one_group_knows_waits_for_no_other_group(node: Node
 
 
 @on_node
+async def test_a_commit_that_several_groups_know_is_answered_once(node: Node) -> None:
+    """They do if a client has used the number of a committed transaction again, for queues of another group."""
+    for request_id, name in enumerate(("a", "far"), 1):
+        await node.publish(1, name)
+        node.session.transactions.commit(request_id, 1)
+        assert node.answer() == {request_id: ""}
+    node.session.transactions.commit(5, 1)
+    each, answers = node.waiting, []
+    for node.waiting in [[one] for one in each]:
+        answers.append(node.answer())
+    assert answers == [{5: ""}, {}, {}]
+
+
+@on_node
 async def test_what_goes_through_an_exchange_counts_at_the_commit(node: Node) -> None:
     node.bind("amq.direct", "a", "b", "far")
     node.bind("amq.fanout", "a", "b")

@@ -289,6 +289,15 @@ def test_a_directory_whose_log_is_in_use_is_kept_whoever_started_the_member(tmp_
     assert not cluster.files.directory.exists()
 
 
+def test_data_inside_of_the_directory_is_not_elsewhere_whatever_the_paths_look_like(tmp_path: Path) -> None:
+    directory = tmp_path / "c"
+    cluster = LocalCluster(directory, 1)
+    cluster.member("node-1").data.mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to(directory)
+    for path in (directory, tmp_path / "link", directory / ".." / "c"):
+        assert LocalCluster.open(path).files.data_elsewhere() == {}
+
+
 def test_commands_leave_a_member_alone_that_was_started_by_hand(tmp_path: Path) -> None:
     directory = tmp_path / "c"
     cluster = LocalCluster(directory, 1)

@@ -42,13 +42,15 @@ class _AskingAll:
 
     def answered(self, reply: Reply | None) -> None:
         self.left -= 1
+        if self.is_committed:  # the client has its answer
+            return
         if not isinstance(reply, Refused):
             self.is_committed = True
-            self.commands.finish(self.request_id, None)  # no other group says so, too
+            self.commands.finish(self.request_id, None)
             return
         if self.refused is None or reply.reason == IN_DOUBT:
             self.refused = reply
-        if not self.left and not self.is_committed:
+        if not self.left:
             self.commands.finish(self.request_id, self.refused)
 
 
