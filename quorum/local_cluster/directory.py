@@ -273,11 +273,14 @@ class ClusterDirectory:
         }
 
     def remove(self) -> None:
-        """Delete the whole directory, and nothing outside of it. ClusterError if a member runs."""
+        """Delete the whole directory, and nothing outside of it; a symbolic link, too, if it is named by one.
+        ClusterError if a member runs."""
         if not (self.directory / STATE_FILE).exists():
             raise ClusterError(f"{self.directory} holds no cluster; it is not deleted")
         with self._unused(*self._members):
-            shutil.rmtree(self.directory)
+            shutil.rmtree(self.directory.resolve())
+            if self.directory.is_symlink():
+                self.directory.unlink()
 
     # ---- what there is
 

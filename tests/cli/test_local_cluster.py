@@ -298,6 +298,14 @@ def test_data_inside_of_the_directory_is_not_elsewhere_whatever_the_paths_look_l
         assert LocalCluster.open(path).files.data_elsewhere() == {}
 
 
+def test_a_cluster_is_deleted_with_the_link_that_names_it(tmp_path: Path) -> None:
+    LocalCluster(tmp_path / "c", 1)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to("c")
+    LocalCluster.open(tmp_path / "link").files.remove()
+    assert [each.name for each in tmp_path.iterdir()] == ["other"]
+
+
 def test_commands_leave_a_member_alone_that_was_started_by_hand(tmp_path: Path) -> None:
     directory = tmp_path / "c"
     cluster = LocalCluster(directory, 1)
