@@ -10,6 +10,7 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Notify, Ok, Refused
+from fifo.limits import PRODUCTION
 from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.hub.filters import SelectorText
 from quorum.api.session import consumers as session_consumers
@@ -279,6 +280,19 @@ def test_a_get_is_done_when_its_messages_have_been_told() -> None:
         await session.consumers.get(4, "orders", 2, settled=True)
         node.answer(Ok(0))
         assert node.told() == [Done((4,))], "the queue was empty"
+
+    on_node(scenario)
+
+
+def test_a_get_of_too_many_messages_is_told_how_many_its_group_would_give() -> None:
+    async def scenario(node: Node) -> None:
+        node.hub.limits = replace(node.hub.limits, max_messages=2 * PRODUCTION.max_get)
+        for asked in (PRODUCTION.max_get + 1, 2 * PRODUCTION.max_get + 1):
+            await node.session.consumers.get(1, "orders", asked, settled=False)
+            [failed] = node.told()
+            assert isinstance(failed, Failed)
+            assert failed.why.message == f"get {asked} messages; allowed: 1..{PRODUCTION.max_get}"
+        assert not node.submitted
 
     on_node(scenario)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2
 
 import quorum
 from quorum.client import encode_batch
@@ -77,6 +78,99 @@ def test_a_producer_belongs_to_its_user() -> None:
                 call.cancel()
         async with quorum.connect(as_user(url, "admin")) as client:
             assert (await client.describe("mine")).queue.ready == 2 + 3
+
+    with_users(body)
+
+
+class Stream:
+    """A session of a user, request by request."""
+
+    def __init__(self, url: str, user: str) -> None:
+        self.channel = grpc.aio.insecure_channel(url.removeprefix("quorum://"))
+        self.call: Any = queue_pb2_grpc.QueueStub(self.channel).Session(
+            metadata=tuple(header(user, PASSWORD).items())
+        )
+
+    async def open(self, epoch: int) -> Stream:
+        hello = queue_pb2.Open(producer_id=bytes(16), epoch=epoch)
+        await self.call.write(queue_pb2.SessionRequest(open=hello))
+        assert (await self.call.read()).HasField("opened")
+        return self
+
+    async def publish(self, first: int, *bodies: bytes, **how: Any) -> dict[int, str]:
+        """What each number was answered: nothing for a confirm, or the reason."""
+        sent = queue_pb2.PublishBatch(
+            first_sequence=first, lowest_unconfirmed=1, batch=encode_batch(list(bodies)).data, **how
+        )
+        await self.call.write(queue_pb2.SessionRequest(publish=sent))
+        answers: dict[int, str] = {}
+        while len(answers) < len(bodies):
+            confirms = (await self.call.read()).confirms
+            for each in confirms.confirmed:
+                answers |= dict.fromkeys(range(each.first, each.last + 1), "")
+            for each in confirms.rejected:
+                [info] = each.status.details
+                why = error_details_pb2.ErrorInfo.FromString(info.value).reason
+                answers |= dict.fromkeys(range(each.range.first, each.range.last + 1), why)
+        return answers
+
+    async def close(self) -> None:
+        self.call.cancel()
+        await self.channel.close()
+
+
+def test_a_message_without_permission_takes_no_independent_neighbour_along() -> None:
+    async def body(url: str) -> None:
+        stream = await Stream(url, "writer").open(1)
+        keys = ["mine", "other", "mine", "other"]
+        denied = {2: "NOT_PERMITTED", 4: "NOT_PERMITTED"}
+        answers = await stream.publish(1, b"1", b"2", b"3", b"4", routing_keys=keys, independent=True)
+        assert answers == {1: "", 3: ""} | denied
+        answers = await stream.publish(5, b"5", b"6", routing_keys=keys[:2])
+        assert answers == dict.fromkeys((5, 6), "NOT_PERMITTED"), "a batch is refused as a whole"
+        await stream.close()
+        async with quorum.connect(as_user(url, "admin")) as client:
+            assert [message.body async for message in client.browse("mine")] == [b"1", b"3"]
+            assert (await client.describe("other")).queue.ready == 0
+
+    with_users(body)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"routing_key": "mine"},
+        {"routing_keys": ["mine", "mine.b", "mine.b"]},
+        {"routing_keys": ["mine", "mine.b", "free"], "independent": True},
+        {"exchange": "mine.x"},
+    ],
+    ids=["a queue", "queues", "queues, and one is allowed", "an exchange"],
+)
+def test_what_was_taken_before_is_confirmed_although_the_user_may_write_there_no_more(
+    how: dict[str, Any],
+) -> None:
+    """A rejection is final: the producer would publish the message again, under another number."""
+
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "admin")) as client:
+            for queue in ("mine.b", "free"):
+                await client.declare(queue, {})
+            await client.declare_exchange("mine.x", "fanout")
+            await client.bind("mine.x", "mine")
+            await client.bind("mine.x", "mine.b")
+            stream = await Stream(url, "writer").open(1)
+            first = {name: value[:2] if name == "routing_keys" else value for name, value in how.items()}
+            assert await stream.publish(1, b"1", b"2", **first) == {1: "", 2: ""}
+            await client.set_permissions("writer", "", "free", "")
+            assert "user was changed" in await stream.call.details(), "the session ends"
+            await stream.close()
+            again = await Stream(url, "writer").open(2)
+            is_allowed = "free" in how.get("routing_keys", ())
+            third = "" if is_allowed else "NOT_PERMITTED"
+            assert await again.publish(1, b"1", b"2", b"3", **how) == {1: "", 2: "", 3: third}
+            await again.close()
+            queues = [(await client.describe(name)).queue.ready for name in ("mine", "mine.b", "free")]
+            assert sum(queues) == (4 if "exchange" in how else 2) + is_allowed
 
     with_users(body)
 

@@ -323,6 +323,14 @@ def test_doubtful_data_is_refused(data: Data, target: Path, case: str) -> None:
     assert tree(data.directory) == before
 
 
+def test_a_refusal_of_damage_names_the_file_that_is_damaged(data: Data, target: Path) -> None:
+    flip_a_body(data)
+    with pytest.raises(OperatorError) as refused:
+        new_cluster(data.directory, target, accepts_loss=True)
+    assert f"the first: {data.directory / 'log' / 'segment-'}" in str(refused.value)
+    assert ".partial" not in str(refused.value)
+
+
 def test_nothing_is_made_of_nothing(data: Data, target: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for source, said in (

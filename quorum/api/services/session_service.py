@@ -18,7 +18,7 @@ from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import owner_of
 from quorum.api.security.access import USER, refusal
-from quorum.api.security.rights import READ, published
+from quorum.api.security.rights import READ, WRITE, published
 from quorum.api.services.request_filters import filter_of
 from quorum.api.session import outcomes as o
 from quorum.api.session.client_session import ClientSession
@@ -128,13 +128,14 @@ class SessionCall:
     async def _publish(self, request: pb.PublishBatch) -> None:
         user = USER.get()
         refused = None if user is None else refusal(published(request), user)
-        if refused is not None:
+        denied = {} if refused is None else _denied(request, user)
+        if refused is not None and not denied:
             await self._refuse(request, refused)
         elif request.tx:
             await self._session.transactions.publish(
                 request.tx,
                 request.batch,
-                Route(request.exchange, request.routing_key, request.routing_keys),
+                _route(request),
                 mandatory=request.mandatory,
                 immediate=request.immediate,
             )
@@ -149,6 +150,7 @@ class SessionCall:
                 routing_keys=request.routing_keys,
                 mandatory=request.mandatory,
                 immediate=request.immediate,
+                denied=denied,
             )
 
     async def _refuse(self, request: pb.PublishBatch, why: status.StatusError) -> None:
@@ -157,7 +159,7 @@ class SessionCall:
             session.transactions.refuse(request.tx, why)
         else:
             await session.publisher.refuse(
-                request.first_sequence, request.lowest_unconfirmed, request.batch, why
+                _route(request), request.first_sequence, request.lowest_unconfirmed, request.batch, why
             )
 
     def _may_read(self, request: pb.Attach | pb.SessionGet) -> bool:
@@ -236,6 +238,20 @@ class SessionCall:
                 await self._session.room()
         if request.HasField("publish"):
             await self._publish(request.publish)
+
+
+def _route(request: pb.PublishBatch) -> Route:
+    return Route(request.exchange, request.routing_key, request.routing_keys)
+
+
+def _denied(request: pb.PublishBatch, user: User | None) -> dict[str, status.Status]:
+    """Why single messages of a batch are refused, by their routing keys; empty if all of the batch is."""
+    if request.tx or request.exchange or request.routing_key or not request.independent:
+        return {}
+    keys = dict.fromkeys(request.routing_keys)
+    found = {key: refusal(((WRITE, key),), user) for key in keys}
+    denied = {key: why.status for key, why in found.items() if why is not None}
+    return denied if len(denied) < len(keys) else {}
 
 
 def producer_of(user: User | None, producer_id: bytes) -> bytes:

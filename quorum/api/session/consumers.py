@@ -11,6 +11,7 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Deliver, Notify, Ok, Reply
 from fifo.frozen_dataclasses import dataclass
+from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub import deliveries
 from quorum.api.hub.filters import Filter
@@ -222,10 +223,9 @@ class SessionConsumers:
         does not get the lease to deliver such messages: the session ends, and they stay."""
         try:
             queue = await self._hub.requests.queue(name)
-            if not 1 <= count <= self._hub.limits.max_messages:
-                raise status.invalid(
-                    "bad_argument", f"get {count} messages; allowed: 1..{self._hub.limits.max_messages}"
-                )
+            most = min(self._hub.limits.max_messages, PRODUCTION.max_get)
+            if not 1 <= count <= most:
+                raise status.invalid("bad_argument", f"get {count} messages; allowed: 1..{most}")
         except status.StatusError as error:
             self._commands.refuse(request_id, error)
             return

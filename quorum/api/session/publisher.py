@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Refused, Reply
@@ -116,12 +117,14 @@ class SessionPublisher:
         routing_keys: Sequence[str] = (),
         mandatory: bool = False,
         immediate: bool = False,
+        denied: Mapping[str, status.Status] = MappingProxyType({}),
     ) -> None:
         """Messages for an exchange, numbered from `first` on. routing_keys: one of each message, instead of one of all.
         The outcome is among Confirms. independent: each message has an outcome of its own. mandatory: messages that no
         queue gets are rejected; the default exchange rejects them always. immediate: messages that no consumer can take
-        at once are rejected. StatusError (UNAVAILABLE) if the session has to end, so that its client sends the batch
-        again, in order."""
+        at once are rejected. denied: why messages with some of the routing_keys are rejected, if the exchange is the
+        default one and the batch independent. StatusError (UNAVAILABLE) if the session has to end, so that its client
+        sends the batch again, in order."""
         self._commands.resume()
         given = _Batch(batch, first, lowest_unconfirmed, independent, mandatory, immediate)
         if routing_key and routing_keys:
@@ -129,7 +132,7 @@ class SessionPublisher:
         elif exchange:
             await self._publish_through(Route(exchange, routing_key, routing_keys), given)
         elif routing_keys:
-            await self._publish_each(routing_keys, given)
+            await self._publish_each(routing_keys, given, denied)
         else:
             await self._publish_to(routing_key, given)
 
@@ -157,11 +160,32 @@ class SessionPublisher:
         await self._send(queue, checked, given)
 
     async def refuse(
-        self, first: int, lowest_unconfirmed: int, batch: bytes, why: status.StatusError
+        self, route: Route, first: int, lowest_unconfirmed: int, batch: bytes, why: status.StatusError
     ) -> None:
-        """Reject all messages of a batch."""
+        """Reject all messages of a batch, except those that were taken in an earlier session. StatusError
+        (UNAVAILABLE) as for `publish`."""
         self._commands.resume()
-        await self._refuse(_Batch(batch, first, lowest_unconfirmed), None, why.status)
+        given = _Batch(batch, first, lowest_unconfirmed)
+        groups = self._hub.catalog.queue_groups
+        count = given.count
+        if not route.exchange or self._is_new(first):
+            await self._refuse(given, None, why.status, groups)
+            return
+        routes: Sequence[Queues] | None = None
+        if self._numbers.may_have(first, count, lowest_unconfirmed):
+            try:
+                found, _ = await self._routes.through(route, batch, count, mandatory=False)
+                routes = found.queues
+            except batches.BatchError:
+                pass  # no earlier session has sent it
+            except status.StatusError as error:
+                if error.status.code == status.Code.UNAVAILABLE:
+                    raise
+        if routes is None:
+            await self._refuse(given, None, why.status)
+            return
+        self._numbers.use(first + count - 1)
+        await self._refuse_each(dict.fromkeys(range(count), why.status), routes, first, groups)
 
     async def _send(self, queue: CatalogQueue, checked: CheckedBatch, given: _Batch) -> None:
         last = given.first + checked.count - 1
@@ -233,8 +257,10 @@ class SessionPublisher:
 
     # ---- a batch for several queues, or with wrong messages among others
 
-    async def _publish_each(self, keys: Sequence[str], given: _Batch) -> None:
-        """A batch with a routing key for each message."""
+    async def _publish_each(
+        self, keys: Sequence[str], given: _Batch, denied: Mapping[str, status.Status]
+    ) -> None:
+        """A batch with a routing key for each message. denied: as for `publish`."""
         try:
             routes, missing = await self._routes.by_keys(keys, given.count)
         except status.StatusError as error:
@@ -242,7 +268,11 @@ class SessionPublisher:
                 raise
             await self._refuse(given, None, error.status)
             return
-        if len(dict.fromkeys(keys)) == 1:
+        if denied:
+            missing |= {place: denied[key] for place, key in enumerate(keys) if key in denied}
+            allowed = [() if key in denied else queues for key, queues in zip(keys, routes, strict=True)]
+            await self._publish_routed(allowed, missing, given, groups=self._hub.catalog.queue_groups)
+        elif len(dict.fromkeys(keys)) == 1:
             await self._publish_to(keys[0], given)
         else:
             await self._publish_routed(routes, missing, given)
@@ -382,21 +412,32 @@ class SessionPublisher:
 
     # ---- messages that are refused here
 
-    async def _refuse(self, given: _Batch, queue: CatalogQueue | None, why: status.Status) -> None:
+    async def _refuse(
+        self,
+        given: _Batch,
+        queue: CatalogQueue | None,
+        why: status.Status,
+        groups: Sequence[int] = (),
+    ) -> None:
         """Reject messages, except those that were taken in an earlier session: these are confirmed, because their
-        producer would publish them once more under new numbers."""
+        producer would publish them once more under new numbers. groups: those that may have taken them, if their queue
+        is not known."""
         first, count = given.first, min(given.count, PRODUCTION.window)
         last = min(first + count - 1, MAX_UINT64)
         may_be_taken = self._numbers.may_have(first, count, given.lowest_unconfirmed)
         self._numbers.use(last)
-        taken: Sequence[tuple[int, int]] = ()
-        if queue is not None and may_be_taken:
-            taken = await self._taken_before(queue.group, (queue,), first, last)
-        for start, end in taken:
+        asked: dict[int, Collection[CatalogQueue]] = dict.fromkeys(groups, ())
+        if queue is not None:
+            asked = {queue.group: (queue,)}
+        taken: list[tuple[int, int]] = []
+        for group, queues in asked.items() if may_be_taken else ():
+            taken += await self._taken_before(group, queues, given.first, last)
+        for start, end in sorted(taken):
             if first < start:
                 self._outbox.reject(first, start - 1, why)
-            self._outbox.confirm(start, end)
-            first = end + 1
+            if first <= end:
+                self._outbox.confirm(max(first, start), end)
+                first = end + 1
         if first <= last:
             self._outbox.reject(first, last, why)
         self._commands.work.set()
@@ -434,12 +475,16 @@ class SessionPublisher:
             self._outbox.reject(first + begin, first + last, why)
         self._commands.work.set()
 
+    def _is_new(self, first: int) -> bool:
+        """Whether the client says that no earlier session has sent messages with this number or a higher one."""
+        return 0 < self._new_from <= first
+
     async def _taken_before(
         self, group: int, queues: Collection[CatalogQueue], first: int, last: int
     ) -> Sequence[tuple[int, int]]:
         """The ranges of these messages that the queues' group has taken in an earlier session. It knows when this
         session is registered there: earlier sessions are fenced from then on, and it takes no more of theirs."""
-        if 0 < self._new_from <= first:
+        if self._is_new(first):
             return ()
         unknown = [queue for queue in queues if queue.id not in self._current]
         if unknown:

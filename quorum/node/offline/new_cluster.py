@@ -24,6 +24,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -128,6 +129,10 @@ def new_cluster(source: Path, target: Path, *, accepts_loss: bool) -> Recovered:
         _copy(source, copy)
         report = check(copy)
         report.directory = str(source)
+        # the copy is about to be removed: name the files that stay
+        report.findings = [
+            replace(each, file=each.file.replace(str(copy), str(source), 1)) for each in report.findings
+        ]
         refuse_damage(report)
         with _opened(source, copy) as member:
             found = member.found()
