@@ -256,6 +256,30 @@ async def test_a_consumer_whose_cancel_is_not_answered_has_ended(world: World) -
             assert message.redelivered
 
 
+@on_cluster(nodes=1)
+async def test_a_task_that_is_cancelled_ends_its_consumer_without_waiting_for_an_answer(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 3)
+        has_taken = asyncio.Event()
+
+        async def works() -> None:
+            async with client.consume("q", consumer_tag="c") as consumer:
+                await (await take(consumer, 3))[0].settle()
+                has_taken.set()
+                await asyncio.Event().wait()
+
+        working = asyncio.create_task(works())
+        await has_taken.wait()
+        world.nodes[0].muted = True
+        working.cancel()
+        await asyncio.sleep(0)
+        assert working.cancelled()
+        world.nodes[0].muted = False
+        async with client.consume("q", consumer_tag="c") as other:
+            assert [message.sequence for message in await take(other, 2)] == [2, 3]
+    assert settled(world) == [1]
+
+
 @on_cluster()
 async def test_a_cancelled_consumer_may_still_settle_if_asked_so(world: World) -> None:
     async with quorum.connect(world.url) as client:

@@ -369,6 +369,31 @@ async def test_a_rollback_whose_caller_is_cancelled_gives_back_what_was_settled(
 
 
 @on_cluster(nodes=1)
+async def test_a_block_that_is_cancelled_rolls_back_without_waiting_for_an_answer(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await client.publish("q", b"order")
+        [order] = await client.get("q")
+        has_settled = asyncio.Event()
+
+        async def works() -> None:
+            async with client.transaction() as tx:
+                await tx.settle(order)
+                has_settled.set()
+                await asyncio.Event().wait()
+
+        working = asyncio.create_task(works())
+        await has_settled.wait()
+        world.nodes[0].muted = True
+        working.cancel()
+        await asyncio.sleep(0)
+        assert working.cancelled()
+        world.nodes[0].muted = False
+        await client.settle(order, wait=True)
+        assert world.nodes[0].requests.count("rollback") == 1
+        assert world.cluster.queues["q"].settled == [1]
+
+
+@on_cluster(nodes=1)
 async def test_transactions_that_begin_together_begin_in_the_order_of_their_numbers(world: World) -> None:
     """A group refuses a new transaction whose number is not above those before."""
     async with quorum.connect(world.url) as client:

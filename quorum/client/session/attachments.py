@@ -18,7 +18,7 @@ from quorum.client.errors import (
     UsageError,
     from_status,
 )
-from quorum.client.messages.requests import within
+from quorum.client.messages.requests import looked_at, within
 from quorum.client.session.consumer import Consumer
 from quorum.client.session.placement import Placement
 from quorum.client.session.stream_state import StreamState
@@ -84,15 +84,9 @@ class Attachments:
             self._start(consumer)
 
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None:
-        consumer.end(None)  # it is not attached again after this
-        task = self._attaching.get(consumer)
-        if task is not None:
-            task.cancel()
+        answer = self._ask_to_cancel(consumer, requeue=requeue)
         try:
-            if self._stream.is_up:
-                request_id, answer = self._stream.ask(f"cancelling {consumer}")
-                self._stream.outbox.flush(consumer)
-                self._send_cancel(consumer, request_id, requeue=requeue)
+            if answer is not None:
                 limit_ms = self._stream.timeout_ms if timeout_ms is None else timeout_ms
                 await within(limit_ms, answer, f"cancelling {consumer}")
         except ConnectionLost:
@@ -103,8 +97,32 @@ class Attachments:
             # this stream is newer than the attachment: there is nothing to cancel
         finally:
             if requeue:
-                consumer.void()
-                self._consumers.pop(consumer.consumer_tag, None)
+                self._forget(consumer)
+
+    def cancel_soon(self, consumer: Consumer) -> None:
+        """As `cancel` with requeue, without waiting for the answer."""
+        answer = self._ask_to_cancel(consumer, requeue=True)
+        if answer is not None:
+            answer.add_done_callback(looked_at)
+        self._forget(consumer)
+
+    def _ask_to_cancel(self, consumer: Consumer, *, requeue: bool) -> asyncio.Future[Any] | None:
+        """A future of the answer. None if there is no stream, so nothing to cancel."""
+        consumer.end(None)  # it is not attached again after this
+        task = self._attaching.get(consumer)
+        if task is not None:
+            task.cancel()
+        if not self._stream.is_up:
+            return None
+        request_id, answer = self._stream.ask(f"cancelling {consumer}")
+        self._stream.outbox.flush(consumer)
+        self._send_cancel(consumer, request_id, requeue=requeue)
+        return answer
+
+    def _forget(self, consumer: Consumer) -> None:
+        """Its messages are ready in the queue again, or soon will be."""
+        consumer.void()
+        self._consumers.pop(consumer.consumer_tag, None)
 
     async def drain(self, consumer: Consumer) -> None:
         if not self._stream.is_up or not consumer.attach:

@@ -38,6 +38,8 @@ class Attaching(Protocol):
 
     async def cancel(self, consumer: Consumer, requeue: bool, timeout_ms: int | None) -> None: ...
 
+    def cancel_soon(self, consumer: Consumer) -> None: ...
+
     async def drain(self, consumer: Consumer) -> None: ...
 
 
@@ -134,8 +136,13 @@ class Consumer(Holder):
     async def __aenter__(self) -> Consumer:
         return await self.start()
 
-    async def __aexit__(self, *_: object) -> None:
-        if not self._state.is_ended:
+    async def __aexit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
+        """A task that is cancelled ends at once, also if no leader answers."""
+        if self._state.is_ended:
+            return
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            self._attachments.cancel_soon(self)
+        else:
             await self.cancel()
 
     async def cancel(self, *, requeue: bool = True, timeout_ms: int | None = None) -> None:

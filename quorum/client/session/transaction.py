@@ -41,7 +41,7 @@ from quorum.client.messages.delivery import (
     by_holder,
     require_changes,
 )
-from quorum.client.messages.requests import within
+from quorum.client.messages.requests import looked_at, within
 from quorum.client.messages.routes import Through, of_batch
 from quorum.client.session.open_transactions import OpenTransactions
 from quorum.client.values import FieldValue, Properties, require_flag, with_delay
@@ -76,6 +76,8 @@ class Transaction:
             return
         if kind is None:
             await self.commit()
+        elif issubclass(kind, asyncio.CancelledError):
+            self._roll_back_soon()
         else:
             await self.rollback()
 
@@ -291,18 +293,32 @@ class Transaction:
         """Drop everything. What was settled is held again, and may be settled in another way."""
         if not self._end():
             return
-        self._open.end(self._number)
-        if not self._has_stream():
+        answer = self._send_rollback()
+        if answer is None:
             return
-        doing = f"rolling back transaction {self._number}"
-        request_id, answer = self._stream.ask(doing)
-        self._stream.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
         try:
-            await within(self._timeout_ms, answer, doing)
+            await within(self._timeout_ms, answer, f"rolling back transaction {self._number}")
         except (ConnectionLost, TimedOut):
             pass  # it ends with its stream; a late answer changes nothing
         finally:  # also if the caller is cancelled: the request is on its way
             self._give_back()
+
+    def _roll_back_soon(self) -> None:
+        """As `rollback`, without waiting: a task that is cancelled ends at once, also if no leader answers."""
+        if self._end():
+            answer = self._send_rollback()
+            if answer is not None:
+                answer.add_done_callback(looked_at)
+                self._give_back()
+
+    def _send_rollback(self) -> asyncio.Future[Any] | None:
+        """A future of the answer. None if the transaction was lost with its stream."""
+        self._open.end(self._number)
+        if not self._has_stream():
+            return None
+        request_id, answer = self._stream.ask(f"rolling back transaction {self._number}")
+        self._stream.send(rollback=queue_pb2.Rollback(request_id=request_id, tx=self._number))
+        return answer
 
     def _end(self) -> bool:
         """The transaction is over; whether there is anything to end at the service."""
