@@ -132,8 +132,8 @@ class NodeConfig(BaseSettings):
     )
     first_administrator_file: Path | None = Field(
         None,
-        description="file with NAME:PASSWORD of an administrator who may log in while the cluster has no users, to "
-        "make them; only its owner can read it (mode 0400 or 0600)",
+        description="file with NAME:PASSWORD of an administrator who may log in while the member knows no users, to "
+        "make them or to add the node to a cluster; only its owner can read it (mode 0400 or 0600)",
     )
     token_keys_file: Path | None = Field(
         None,

@@ -46,8 +46,14 @@ def test_without_users_only_loopback_addresses_are_served() -> None:
         assert await user_of(Access(), HERE, {}) == "anybody"
         assert await user_of(Access(), "ipv6:[::1]:41000", {}) == "anybody"
         assert await user_of(Access(), AWAY, {}) == "no_users"
-        with pytest.raises(StatusError, match=r"loopback address.*first_administrator_file"):
-            await Access().admit("Queue/Session", AWAY, AWAY, {})
+        access = Access()
+        with pytest.raises(StatusError, match=r"to add it to a cluster.* give it first_administrator_file"):
+            await access.admit("Queue/Session", AWAY, AWAY, {})
+        access.serves()
+        with pytest.raises(
+            StatusError, match=r"cluster has no users.*loopback address.*first_administrator_file"
+        ):
+            await access.admit("Queue/Session", AWAY, AWAY, {})
         assert await user_of(Access(), AWAY, header("admin", PASSWORD)) == "no_users"
         assert await user_of(Access(is_open_without_users=True), AWAY, {}) == "anybody"
 

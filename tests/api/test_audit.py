@@ -306,15 +306,16 @@ def test_without_its_line_no_administrative_request_begins(
         return write(descriptor, data[:count])
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(StatusError) as refused:
+    with capture_logs() as logged, pytest.raises(StatusError) as refused:
         audit.begin("Admin/DeleteQueue", *WHO)
     assert refused.value.status.reason == "audit_failed"
+    assert [each["event"] for each in logged] == ["the audit file cannot be written"]
     with capture_logs() as logged:
         audit.log_in_failed("ann", "ipv4:192.0.2.7:41000", "wrong user or password")
     assert [each["event"] for each in logged] == ["log-in failed", "the audit file cannot be written"]
     monkeypatch.setattr(os, "write", write)
     assert path.read_bytes() == b"", "no part of a line stays"
-    audit.begin("Admin/DeleteQueue", *WHO)
+    Context().run(audit.begin, "Admin/DeleteQueue", *WHO)
     assert verify([path]).lines == 1
 
 

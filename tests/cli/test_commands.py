@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
@@ -26,7 +27,7 @@ from quorum.cli.json_lines import to_line
 from quorum.cli.main import app
 from quorum.client.admin.records import BrowsedMessage
 from quorum.v1 import admin_pb2, queue_pb2
-from support.fake_server.cluster import FakeCluster
+from support.fake_server.cluster import FakeCluster, FakeConsumer
 from support.fake_server.server import FakeNode
 from support.forked_commands import ForkedCommands
 from support.repository import ROOT
@@ -215,6 +216,13 @@ def test_queues_are_declared_listed_shown_purged_and_deleted(quorum: Quorum, ser
         quorum("queues", "delete", "orders", "--yes", url=service.url)[0] == "deleted orders and 0 messages\n"
     )
     assert "orders" in quorum("queues", "delete", "orders", "--yes", url=service.url, status=1)[1]
+
+
+def test_what_a_client_has_got_without_a_consumer_is_shown_as_such(quorum: Quorum, service: Service) -> None:
+    quorum("queues", "declare", "orders", url=service.url)
+    orders = service.cluster.queues["orders"]
+    orders.consumers.append(FakeConsumer(Mock(), orders, "", attach=1, credit_to=0, matches=Mock()))
+    assert "(get)" in quorum("queues", "show", "orders", url=service.url)[0]
 
 
 def test_transactions_in_doubt_are_listed_and_resolved(quorum: Quorum, service: Service) -> None:

@@ -45,6 +45,16 @@ MAX_LOG_INS = 256
 KNOWN_LOG_INS = 1_000
 """Passwords that were right, kept as keyed hashes, so that a call need not wait for scrypt."""
 MAX_HEADER = 8_192
+NO_USERS = (
+    "this cluster has no users, so this member serves only connections from a loopback address (127.0.0.1 or ::1); "
+    "make an administrator from there (quorum users add NAME --administer), or log in to a member that has "
+    "first_administrator_file in its configuration"
+)
+NO_USERS_YET = (
+    "this node has not served yet and knows no users, so it answers only connections from a loopback address "
+    "(127.0.0.1 or ::1); to add it to a cluster from elsewhere, give it first_administrator_file with the name and the "
+    "password of an administrator of that cluster"
+)
 BEARER = "bearer "
 CheckToken = Callable[[str], tuple[str, float]]
 
@@ -80,7 +90,7 @@ class Access:
         self.takes_certificates = takes_certificates
         self.audit = audit or Audit()
         self._users = Users()
-        self._is_told = False
+        self._has_served = self._is_told = False
         self._calls: dict[Any, User | None] = {}
         """calls under way, with their users; each has `end(why)` and `wire_peer()`"""
         self._expiring: dict[Any, asyncio.TimerHandle] = {}
@@ -103,10 +113,12 @@ class Access:
 
     def serves(self) -> None:
         """The member begins to serve: it knows the users of the cluster, if there are any."""
+        self._has_served = True
         is_limited = not self._users and self._first is None and not self._is_open_without_users
         if is_limited and not self._is_told:
             self._is_told = True
             structlog.get_logger().info("no users yet: only connections from a loopback address are served")
+        self._has_served = True
 
     def users_changed(self, users: Users) -> None:
         self._users = users
@@ -153,12 +165,7 @@ class Access:
         if not self._users and self._first is None:
             if self._is_open_without_users or is_loopback(peer):
                 return None
-            raise denied(
-                "no_users",
-                "this cluster has no users, so this member serves only connections from a loopback address "
-                "(127.0.0.1 or ::1); make an administrator from there (quorum users add NAME --administer), or log in "
-                "to a member that has first_administrator_file in its configuration",
-            )
+            raise denied("no_users", NO_USERS if self._has_served else NO_USERS_YET)
         if not authorization and certificate and self._users:
             user = self._users.by_name.get(certificate)
             if user is not None:

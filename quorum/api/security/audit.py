@@ -50,6 +50,7 @@ class Audit:
         try:
             self._write(logging.INFO, "administration", **fields, outcome="begun")
         except OSError as error:
+            _cannot_be_written(error)
             text = f"the audit file of this member cannot be written: {error.strerror}"
             raise status.StatusError(status.make(status.Code.UNAVAILABLE, "audit_failed", text)) from error
         _BEGUN.set(fields)
@@ -84,7 +85,7 @@ class Audit:
             self._write(level, event, **fields)
         except OSError as error:
             structlog.get_logger().log(level, event, **fields)
-            structlog.get_logger().error("the audit file cannot be written", error=error.strerror)
+            _cannot_be_written(error)
 
     def _write(self, level: int, event: str, **fields: str | int) -> None:
         if self._file is None:
@@ -92,3 +93,7 @@ class Audit:
         else:
             digest = self._file.write(event, **fields)
             structlog.get_logger().log(level, event, **fields, audit=digest[:16])
+
+
+def _cannot_be_written(error: OSError) -> None:
+    structlog.get_logger().error("the audit file cannot be written", error=error.strerror)

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from quorum.client.bulk.records import SubscriptionInfo
     from quorum.redrive import Redriven
 
+OF_GETS = "(get)"
+"""Shown in place of a tag: what holds the messages that a client has got without a consumer."""
+
 app = typer.Typer(help="Queues.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="the queue's name")]
@@ -111,7 +114,7 @@ def show(
         consumers = Table("consumer", "node", "selects", "priority", "state", "credit", "checked out")
         for each in found.consumers:
             row = (
-                shown(each.consumer_tag),
+                shown(each.consumer_tag) or OF_GETS,
                 each.node,
                 shown(selected(each.selector, each.filter)),
                 str(each.priority),

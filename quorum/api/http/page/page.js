@@ -371,7 +371,7 @@ function details(described) {
   const settings = Object.entries(info.effective_arguments).map(([key, value]) => [key, JSON.stringify(value)]);
   const stored = described.storage;
   const consumers = described.consumers.map((each) => [
-    each.consumer_tag, each.node, each.selector || (each.filtered ? "a property filter" : ""), each.credit, each.checked_out,
+    each.consumer_tag || "(get)", each.node, each.selector || (each.filtered ? "a property filter" : ""), each.credit, each.checked_out,
   ]);
   return [
     element("p", {}, `Raft group ${info.group}, led by `, info.leader || mark("bad", "none"),
