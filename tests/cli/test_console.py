@@ -244,6 +244,25 @@ def test_the_status_marks_a_group_that_cannot_work(
 
 
 @pytest.mark.parametrize(
+    ("away", "said"), [((), "they have"), (("node-3",), "they have (not reachable: node-3)")]
+)
+def test_the_status_of_members_that_meet_says_what_they_wait_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, away: tuple[str, ...], said: str
+) -> None:
+    """They do not know each other's machine version yet, so nothing is said of versions."""
+    monkeypatch.setenv("COLUMNS", "200")
+    found = admin_pb2.ClusterStatusResponse(answering_node="node-1", standing="meeting")
+    for name in ("node-1", "node-2", "node-3"):
+        version = 3 if name == "node-1" else 0
+        found.members.add(name=name, reachable=name not in away, known_version=version)
+    found.groups.add(group=0, version=2)
+    cluster._tables(ClusterStatus.of(found))
+    out = capsys.readouterr().out
+    assert f"have not all met yet; it serves when {said}\n" in out
+    assert "machine version" not in out
+
+
+@pytest.mark.parametrize(
     ("count", "nouns", "said"),
     [
         (0, ("message",), "0 messages"),

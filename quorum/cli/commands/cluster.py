@@ -458,6 +458,8 @@ def _name(group: GroupInfo) -> str:
 
 def _versions(seen: ClusterStatus) -> str:
     """What an operator has to know about machine versions; empty if there is nothing to do."""
+    if seen.standing == "meeting":
+        return ""  # members that have not met do not know each other's version
     needed = max((group.version for group in seen.groups), default=0)
     too_old = [each.name for each in seen.members if 0 < each.known_version < needed]
     if too_old:
@@ -488,6 +490,13 @@ def _tables(seen: ClusterStatus) -> None:
         disk, sync = _disk(each.disk)
         table.add_row(name, shown(each.client_address), reachable, str(each.known_version or "?"), disk, sync)
     print_table(table)
+    if seen.standing == "meeting":
+        away = [each.name for each in seen.members if not each.reachable]
+        console.print(
+            "the members of a new cluster have not all met yet; it serves when they have"
+            + (f" (not reachable: {', '.join(away)})" if away else ""),
+            highlight=False,
+        )
     if seen.standing == "removed":
         console.print(
             f"[red]{seen.answering_node} is not a member of the cluster any more[/red]; ask another one (--url)",
