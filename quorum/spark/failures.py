@@ -19,6 +19,11 @@ _SQLSTATE = re.compile(r"^( SQLSTATE: \w+)+$")
 _RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
 _PY4J = "An error occurred while calling "
 _JVM_CLASS = re.compile(r"^[a-z]\w*(\.[\w$]+)+: ")
+_NO_REASON = re.compile(r"terminated with exception: +SQLSTATE: \w+$")
+PROCESS_ENDED = (
+    "Spark gives no reason. Usually a Python process of the query has ended, because it was killed or the machine "
+    "had no memory left; start the query again, and it continues from its checkpoint"
+)
 MAX_CHARACTERS = 2_000
 
 
@@ -83,4 +88,5 @@ def _first_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith(_PY4J) and lines[1].startswith(": "):
         return _JVM_CLASS.sub("", lines[1].removeprefix(": "))
-    return lines[0] if lines else ""
+    first = lines[0] if lines else ""
+    return f"{first}. {PROCESS_ENDED}" if _NO_REASON.search(first) else first

@@ -235,7 +235,8 @@ class _Values:
         from quorum.client.connection.endpoints import parse_url
         from quorum.client.errors import UsageError
 
-        url = self.text("url") or DEFAULT_URL
+        given = self.get("url")
+        url = DEFAULT_URL if given is None else given.strip()
         try:
             parse_url(url)
         except UsageError as error:
@@ -266,7 +267,8 @@ class _Values:
         return tuple(sorted(names))
 
     def word(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        text = (self.get(name) or default).strip().lower()
+        given = self.get(name)
+        text = default if given is None else given.strip().lower()
         if text not in allowed:
             raise OptionError(f"option {name} is {text!r}; allowed: {', '.join(allowed)}")
         return text
@@ -295,7 +297,8 @@ class _Values:
         return value
 
     def starting(self, queues: tuple[str, ...], mode: str) -> str | dict[str, int]:
-        text = self.text("startingOffsets") or "earliest"
+        given = self.get("startingOffsets")
+        text = "earliest" if given is None else given.strip()
         if text.lower() in ("earliest", "latest"):
             return text.lower()
         if mode != "tail":
@@ -351,8 +354,16 @@ def _iso_ms(text: str) -> int:
 
 
 def _nearest(name: str, use: Use) -> str:
-    usable = [each for each, uses in KNOWN.items() if use in uses]
-    close = get_close_matches(name, [each.lower() for each in usable], n=1)
-    if close:
-        return f"; did you mean {next(each for each in usable if each.lower() == close[0])}?"
-    return f"; known for {USES[use]}: {', '.join(usable)}"
+    """What to write in place of an unknown name. A name that is near to none of its use may be near to one of a stream:
+    Spark asks for the schema of a stream as it does for that of a batch read."""
+    uses: tuple[Use, ...] = ("read", "stream") if use == "read" else (use,)
+    for each in uses:
+        usable = _usable(each)
+        close = get_close_matches(name, [option.lower() for option in usable], n=1)
+        if close:
+            return f"; did you mean {next(option for option in usable if option.lower() == close[0])}?"
+    return "".join(f"; known for {USES[each]}: {', '.join(_usable(each))}" for each in uses)
+
+
+def _usable(use: Use) -> list[str]:
+    return [option for option, uses in KNOWN.items() if use in uses]

@@ -53,6 +53,11 @@ COLUMNS: dict[str, tuple[DataType, ...]] = {
 FIELDS = "fields"
 ORDER = (*(name for name in COLUMNS if name not in ("properties", "body")), FIELDS, "properties", "body")
 
+NEVER_NULL = ("queue", "sequence", "raft_index", "enqueued", "deliveries", FIELDS, "body")
+"""The columns that have a value in every row. For any other one that a schema calls NOT NULL, Spark fails with an error
+of the JVM, or gives NULL in place of all values."""
+_MAY_BE_NULL = "is NOT NULL, but a message may have no value for it; leave NOT NULL out"
+
 FIELD_TYPES: dict[str, DataType] = {
     "STRING": StringType(),
     "BOOLEAN": BooleanType(),
@@ -191,6 +196,8 @@ def check_projection(schema: StructType) -> None:
         elif column.dataType not in COLUMNS[name]:
             allowed = " or ".join(each.simpleString() for each in COLUMNS[name])
             raise OptionError(f"column {name} is {allowed}; the schema says {column.dataType.simpleString()}")
+        elif not column.nullable and name not in NEVER_NULL:
+            raise OptionError(f"the schema says that the column {name} {_MAY_BE_NULL}")
 
 
 def _check_fields(given: DataType) -> None:
@@ -204,10 +211,14 @@ def _check_fields(given: DataType) -> None:
             raise OptionError(
                 f"field {each.name} has the type {each.dataType.simpleString()}; allowed: {', '.join(FIELD_TYPES)}"
             )
+        if not each.nullable:
+            raise OptionError(f"the schema says that the field {each.name} {_MAY_BE_NULL}")
     _distinct([Field(each.name, each.dataType) for each in given.fields], "the schema")
 
 
 def _distinct(fields: Sequence[Field], where: str) -> tuple[Field, ...]:
+    if len(fields) > MAX_FIELDS:
+        raise OptionError(f"{where} names {len(fields)} fields; at most {MAX_FIELDS} are read")
     seen: set[str] = set()
     for each in fields:
         _refuse_zero_byte(each.name)

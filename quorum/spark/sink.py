@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from quorum.client.bulk.records import StagedPart
-from quorum.client.errors import NotFound, PermissionRefused, QuorumError, UnavailableError
+from quorum.client.errors import NotFound, PermissionRefused, QuorumError, TlsError, UnavailableError
 from quorum.spark.errors import QuorumSparkError
 from quorum.spark.options import SinkOptions
 from quorum.spark.rows import ToService
@@ -112,6 +112,8 @@ def _discarded(queue: str, discard: Callable[[], object], otherwise: str) -> boo
         discard()
     except (NotFound, PermissionRefused):
         return True  # the queue does not exist, or the user may not write to it, so nothing is staged for it
+    except TlsError:
+        return False  # no member was reached, so nothing is staged; the other queues' calls would end in the same way
     except QuorumError as error:
         log.warning("queue %r: %s: %s", queue, otherwise, error)
         return not isinstance(error, UnavailableError)

@@ -29,6 +29,7 @@ from quorum.v1 import bulk_pb2
 from quorum.v1 import queue_pb2 as pb
 from quorum_selectors import jms
 from quorum_selectors.compiled import compile_expression
+from quorum_selectors.known_fields import resolve_field_names
 
 GROUP, QUEUE, NOW_MS = 3, 7, 1_700_000_000_123
 LIMITS = BatchLimits(16_384, 16 << 20, 18 << 20)
@@ -433,7 +434,8 @@ def test_types_that_mean_the_same_are_taken() -> None:
         ({"body": [b""], "fields": ["x"]}, "'fields' is string; allowed: a struct"),
         ({"body": [b""], "fields": [{"a": [1]}]}, "'fields' has 'a' as list"),
         ({"body": [b""], "properties": ["[1]"]}, "row 0: it is no JSON object"),
-        ({"body": [b""], "properties": ["{"]}, "'properties' in row 0"),
+        ({"body": [b""], "properties": ["{"]}, "'properties' in row 0: '{' is no JSON object: Expecting"),
+        ({"body": [b""], "properties": [""]}, "'properties' in row 0: '' is no JSON object"),
         ({"body": [b""], "properties": ["[" * 100_000]}, "'properties' in row 0"),
         ({"body": [b""], "properties": ['{"a": [1]}']}, "'a' is a list; allowed: text"),
         ({"body": [b""], "properties": ['{"a": {"base64": "?"}}']}, "bad base64"),
@@ -448,6 +450,24 @@ def test_types_that_mean_the_same_are_taken() -> None:
 def test_bad_blocks_are_refused_with_what_is_wrong(columns: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(status.StatusError, match=problem):
         list(arrow_in.chunks(arrow(columns)))
+
+
+@pytest.mark.parametrize("name", ["subject", "fields"])
+def test_a_text_that_is_not_utf_8_is_refused_with_its_column(name: str) -> None:
+    text = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    )
+    column = text if name == "subject" else pa.StructArray.from_arrays([text], names=["a"])
+    with pytest.raises(status.StatusError, match=f"the column '{name}' is not valid: .*UTF8"):
+        list(arrow_in.chunks(arrow({"body": [b""], name: column})))
+
+
+def test_a_chunk_has_no_more_names_of_properties_than_a_queue_keeps() -> None:
+    """Rows may have properties of their own: together they have more names than a batch may have filter fields."""
+    texts = [json.dumps({f"{row}-{number}": 1 for number in range(1_000)}) for row in range(9)]
+    made = list(arrow_in.chunks(arrow({"body": [b""] * 9, "properties": texts})))
+    assert [count for _, count in made] == [4, 4, 1]
+    assert all(check(data, LIMITS, resolve_field_names(["*"]), -1).count == count for data, count in made)
 
 
 def test_a_column_that_is_there_twice_is_refused() -> None:

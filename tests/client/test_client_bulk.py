@@ -274,6 +274,18 @@ def test_a_call_has_few_large_rows(nodes: tuple[Node, Node]) -> None:
     assert [call[0].first_chunk for call in calls] == [0, 2, 4]
 
 
+def test_a_row_that_no_request_can_hold_is_refused_and_not_sent(nodes: tuple[Node, Node]) -> None:
+    """gRPC would refuse it with the sizes of its own messages."""
+    rows = pa.record_batch({"body": [b"", bytes(32 << 20)]})
+    with (
+        client_of(nodes) as client,
+        pytest.raises(UsageError, match=r"a row has 33554\d+ bytes; at most 33488896"),
+    ):
+        client.stage("q", "p", 3, [rows])
+    assert not nodes[0].requests
+    assert not nodes[1].requests
+
+
 def test_rows_that_are_missing_on_the_other_side_are_noticed(nodes: tuple[Node, Node]) -> None:
     nodes[0].rows_less = 1
     batch = pa.RecordBatch.from_pydict({"body": [b"x"] * 5})

@@ -51,6 +51,13 @@ def test_without_a_python_error_the_first_line_is_told() -> None:
     assert cause(RuntimeError(called)) == "[X] none"
 
 
+def test_a_query_that_ended_without_a_reason_is_told_what_is_usual() -> None:
+    text = "[STREAM_FAILED] Query [id = 3f, runId = 9a] terminated with exception:  SQLSTATE: XXKST\n=== Query ===\n"
+    assert "a Python process of the query has ended" in cause(RuntimeError(text))
+    other = "[STREAM_FAILED] Query [id = 3f, runId = 9a] terminated with exception: no SQLSTATE: XXKST"
+    assert cause(RuntimeError(other)) == other
+
+
 def test_only_what_spark_raises_is_turned_into_a_failed_query() -> None:
     from pyspark.errors import PySparkRuntimeError
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quorum.spark.errors import OptionError
-from quorum.spark.options import SinkOptions, SourceOptions, sink_options, source_options
+from quorum.spark.options import SinkOptions, SourceOptions, apparent_use, sink_options, source_options
 
 STREAM = {"queue": "orders", "subscription": "report"}
 
@@ -90,12 +90,39 @@ def test_what_spark_adds_is_passed_over() -> None:
         ({"txnAppId": "x"}, "option txnAppId is for a sink, not for a stream"),
         ({"maxMesagesPerTriger": "5"}, "did you mean maxMessagesPerTrigger?"),
         ({"zzzz": "5"}, "unknown option 'zzzz'; known for a stream: url, queue, mode"),
+        ({"url": " "}, "option url: address '' does not begin with quorum://"),
+        ({"mode": ""}, "option mode is ''; allowed: consume, tail"),
+        ({"failOnDataLoss": ""}, "option failOnDataLoss is ''; allowed: true, false"),
+        ({"onExpiry": ""}, "option onExpiry is ''; allowed: release, discard, keep"),
+        (
+            {"startingOffsets": ""},
+            "option startingOffsets is ''; allowed with mode=consume: earliest, latest",
+        ),
     ],
 )
 def test_a_wrong_option_of_a_stream_is_told_what_is_allowed(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError) as raised:
         stream(**given)
     assert words in str(raised.value)
+
+
+def test_a_misspelt_option_of_a_stream_is_told_also_while_its_schema_is_asked_for() -> None:
+    """Spark does not say then that it is for a stream, and the misspelt option may be the only sign of one."""
+
+    def told(name: str) -> str:
+        given = {"queue": "orders", name: "5"}
+        with pytest.raises(OptionError) as raised:
+            source_options(given, apparent_use(given))
+        return str(raised.value)
+
+    assert "did you mean subscription?" in told("subscripton")
+    assert "did you mean startingTimestamp?" in told("startTimestamp")
+    assert "did you mean selector?" in told("selecter")
+    assert "known for a batch read: url, queue" in told("zzzz")
+    assert (
+        "known for a stream: url, queue, mode, selector, filterFields, includeBody, minPartitions, sub"
+        in told("zzzz")
+    )
 
 
 def test_a_batch_read_has_no_group() -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
+    DataType,
     DoubleType,
     IntegerType,
     LongType,
@@ -28,6 +29,7 @@ from quorum.spark import OptionError
 from quorum.spark.options import SinkOptions
 from quorum.spark.rows import ToService, ToSpark, wanted_columns
 from quorum.spark.schema import (
+    COLUMNS,
     Field,
     check_projection,
     check_sink,
@@ -133,6 +135,28 @@ def test_a_users_schema_that_does_not_fit_is_refused(schema: StructType, words: 
     with pytest.raises(OptionError) as raised:
         check_projection(schema)
     assert words in str(raised.value)
+
+
+def test_a_schema_calls_only_columns_not_null_that_have_a_value_in_every_row() -> None:
+    """Spark trusts it, and reads NULL in place of all values, or fails with an error of the JVM."""
+
+    def check(name: str, kind: DataType) -> None:
+        check_projection(StructType([StructField(name, kind, nullable=False)]))
+
+    for column in ("sequence", "deliveries", "body"):
+        check(column, COLUMNS[column][0])
+    check("fields", struct(("a", IntegerType())))
+    with pytest.raises(OptionError, match="the column subject is NOT NULL, but a message may have no value"):
+        check("subject", StringType())
+    with pytest.raises(OptionError, match="the field a is NOT NULL, but a message may have no value"):
+        check("fields", StructType([StructField("a", IntegerType(), nullable=False)]))
+
+
+def test_more_fields_than_a_read_has_are_refused_before_it_begins() -> None:
+    names = [f"f{number} INT" for number in range(257)]
+    assert len(parse_fields(", ".join(names[:-1]))) == 256
+    with pytest.raises(OptionError, match="option filterFields names 257 fields; at most 256 are read"):
+        parse_fields(", ".join(names))
 
 
 def test_a_sink_takes_what_a_message_has() -> None:

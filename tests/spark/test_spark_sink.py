@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from quorum import sync
 from quorum.bulk import BulkClient
 from quorum.client.bulk.records import StagedPart
-from quorum.client.errors import NotFound, PermissionRefused, QuorumError, RefusedError
+from quorum.client.errors import NotFound, PermissionRefused, QuorumError, RefusedError, TlsError
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.spark import QueryFailed, cause, plain_failures
 from quorum.spark.errors import QuorumSparkError
@@ -128,7 +128,7 @@ def test_a_task_that_fails_leaves_nothing_staged(
         assert bulk.discard(queue, "app", 3) == 0
 
 
-@pytest.mark.parametrize("error", [NotFound, PermissionRefused])
+@pytest.mark.parametrize("error", [NotFound, PermissionRefused, TlsError])
 def test_a_task_that_may_not_stage_warns_of_no_staged_rows(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[QuorumError]
 ) -> None:

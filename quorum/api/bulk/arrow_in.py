@@ -19,7 +19,7 @@ from quorum.api.bulk.arrow_messages import has_compressed
 from quorum.api.bulk.arrow_out import FIELD_TYPES
 from quorum.api.bulk.json_values import read_into
 from quorum.columns import TEXTS
-from quorum.node.wire.batches import MAX_MESSAGE_FIELDS
+from quorum.node.wire.batches import MAX_BATCH_COLUMNS, MAX_MESSAGE_FIELDS, WELL_KNOWN
 from quorum.v1 import queue_pb2 as pb
 
 CHUNK_ROWS = 8_192
@@ -28,6 +28,8 @@ MOST_NESTED_BYTES = 64 << 20
 """Maximum bytes of a record batch, and of its unpacked part: a dictionary can give many rows the same long text."""
 VALUE_BYTES = 64
 """Approximate bytes of an application property besides its name and text."""
+CHUNK_NAMES = MAX_BATCH_COLUMNS - len(WELL_KNOWN)
+"""Different application properties of a chunk. The queue may keep all of them as filter fields."""
 ALLOWED = ("body", *TEXTS, "priority", "ttl_ms", "fields", "properties")
 
 
@@ -44,13 +46,26 @@ def chunks(data: bytes, max_rows: int = CHUNK_ROWS) -> Iterator[tuple[bytes, int
                     raise _bad(
                         f"a record batch of {batch.num_rows} rows; at most one for each of {len(data)} bytes"
                     )
-                batch.validate(full=True)  # the client wrote its offsets
+                _validate(batch)
                 if batch.nbytes > MOST_NESTED_BYTES:
                     raise _bad(f"a record batch of {batch.nbytes} bytes; at most {MOST_NESTED_BYTES}")
                 for part in _parts(batch):
                     yield from _Rows(part).chunks(max_rows)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _bad(f"the block is not a readable Arrow IPC stream: {error}") from error
+
+
+def _validate(batch: pa.RecordBatch) -> None:
+    """Refuse a batch whose offsets or texts are invalid, because the client wrote them."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise _bad(f"the column {name[:40]!r} is not valid: {error}") from error
+        raise
 
 
 def _bad(text: str) -> status.StatusError:
@@ -158,9 +173,21 @@ class _Rows:
         while first < self._count:
             before = int(ends[first - 1]) if first else 0
             fitting = int(np.searchsorted(ends, before + CHUNK_BYTES, side="right"))
-            end = min(max(fitting, first + 1), first + limit, self._count)
+            end = self._names_end(first, min(max(fitting, first + 1), first + limit, self._count))
             yield self._encode(first, end), end - first
             first = end
+
+    def _names_end(self, first: int, end: int) -> int:
+        """Return the end of the rows from `first` on, at most `end`, with at most CHUNK_NAMES properties together."""
+        rows = (self._properties or ())[first:end]
+        if sum(len(each.application_properties) for each in rows) <= CHUNK_NAMES:
+            return end
+        names: set[str] = set()
+        for row, each in enumerate(rows, first):
+            names.update(each.application_properties)
+            if len(names) > CHUNK_NAMES:  # never in the first row, because of MAX_MESSAGE_FIELDS
+                return max(row, first + 1)
+        return end
 
     def _encode(self, first: int, end: int) -> bytes:
         starts = self._starts[first : end + 1]

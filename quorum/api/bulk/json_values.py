@@ -83,6 +83,8 @@ def read_into(target: Any, text: str) -> None:
         found = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{text[:40]!r} is no JSON object: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"it is no JSON object but {text[:40]!r}")
     if len(found) > MAX_MESSAGE_FIELDS:

@@ -36,6 +36,8 @@ CALL_BLOCKS, CALL_BYTES = 16, 16 << 20
 """Blocks of one call to Stage, and their bytes, if it has more than one block. The client keeps them until the service
 answers, and repeats the whole call if that takes too long."""
 MOST_BLOCK_BYTES = 8 << 20
+MOST_ROW_BYTES = (32 << 20) - (64 << 10)
+"""Bytes of a row that is a block of its own: gRPC's limit for a request, less its other fields."""
 KINDS: dict[str, pb.Field.Kind] = {
     name.lower(): kind for name, kind in pb.Field.Kind.items() if kind != pb.Field.KIND_UNSPECIFIED
 }
@@ -512,5 +514,7 @@ def _encoded(batch: pa.RecordBatch) -> Iterator[tuple[bytes, int]]:
         half = batch.num_rows // 2
         yield from _encoded(batch.slice(0, half))
         yield from _encoded(batch.slice(half))
+    elif data.size > MOST_ROW_BYTES:
+        raise UsageError(f"a row has {data.size} bytes; at most {MOST_ROW_BYTES} can be sent")
     else:
         yield data.to_pybytes(), batch.num_rows
