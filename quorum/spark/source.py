@@ -68,6 +68,7 @@ class QuorumSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from quorum.spark.reading.failing_stream import RefusedStream
+        from quorum.spark.reading.owned_offsets import OwnedOffsets
         from quorum.spark.reading.stream import ConsumeReader
         from quorum.spark.reading.tail import TailReader
 
@@ -78,7 +79,8 @@ class QuorumSource(DataSource):
         except OptionError as error:
             # an error raised here is lost, because Spark's runner then tries to stop a reader that does not exist
             return RefusedStream(error)
-        return ConsumeReader(options, schema) if options.mode == "consume" else TailReader(options, schema)
+        kind = ConsumeReader if options.mode == "consume" else TailReader
+        return OwnedOffsets(kind(options, schema), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from quorum.spark.sink import BatchWriter

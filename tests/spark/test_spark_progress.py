@@ -102,7 +102,7 @@ def test_a_query_shows_what_still_waits_after_each_batch(
     assert [one[0].oldest_enqueued for one in found] == [oldest, oldest, None]
     assert [one[0].waiting_bytes for one in found] == [90, 30, 0]
     (source,) = full[0]["sources"]
-    assert json.loads(source["endOffset"]) == {queue: 1}
+    assert json.loads(source["endOffset"]) == {"": {"mode": "consume", "subscription": "g"}, queue: 1}
     # the JSON of a progress, as a listener elsewhere or a log has it, gives the same
     assert lag(json.loads(full[0].json)) == found[0]
     # a Python source cannot fill this map
