@@ -335,23 +335,38 @@ def test_routing_a_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     on_node(scenario)
 
 
-def pauses_of(properties: int) -> int:
-    """How often routing gives way to other sessions: 100 messages with so many properties each."""
-    found = []
+def turns_taken(node: Node) -> list[int]:
+    """The steps of the turns that routing takes from now on. Checking takes none."""
+    found: list[int] = []
 
     async def at_once(owner: int, steps: int, work: Callable[[], Any]) -> Any:
         return work()
 
+    async def take(owner: int, steps: int) -> None:
+        found.append(steps)
+
+    node.hub.turns.run = at_once  # type: ignore[method-assign, assignment]
+    node.hub.turns.take = take  # type: ignore[method-assign, assignment]
+    return found
+
+
+def turns_of(properties: int, batches: int = 1) -> int:
+    """How often a session waits for its turn while it routes 100 messages with so many properties each, in so many
+    batches."""
+    found = []
+
     async def scenario(node: Node) -> None:
-        node.hub.turns.run = at_once  # type: ignore[method-assign, assignment]
+        taken = turns_taken(node)
         node.change_routes(binding("amq.headers", "a", colour="red"))
         rows = [
             {f"p{place}": number for place in range(properties)} | {"colour": "red"} for number in range(100)
         ]
-        data = encode_batch([Message(b"x", None, row) for row in rows]).data
-        publishing = node.session.publisher.publish("", 1, 1, data, exchange="amq.headers")
-        found.append(len(list(publishing.__await__())))
-        assert len(node.sent) == 1
+        each = 100 // batches
+        for first in range(0, 100, each):
+            data = encode_batch([Message(b"x", None, row) for row in rows[first : first + each]]).data
+            await node.session.publisher.publish("", 1 + first, 1 + first, data, exchange="amq.headers")
+        found.append(len(taken))
+        assert len(node.sent) == batches
 
     on_node(scenario)
     return found[0]
@@ -359,7 +374,12 @@ def pauses_of(properties: int) -> int:
 
 def test_reading_many_properties_gives_way_to_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 1_000)
-    assert pauses_of(100) > pauses_of(0) + 8
+    assert turns_of(100) > turns_of(0) + 8
+
+
+def test_a_session_that_routes_small_batches_waits_for_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 1_000)
+    assert turns_of(100, batches=50) > turns_of(0, batches=50) + 8
 
 
 def lines_of(number: int) -> int:

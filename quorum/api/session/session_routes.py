@@ -63,6 +63,7 @@ class SessionRoutes:
         """by queue id: see `look_up_kept`"""
         self._routed_by = 0
         """the revision of exchanges and bindings that the session routed by last"""
+        self._turn = routing.Turn(hub.turns)
         self._is_current = False
         """Whether this node has known all exchanges and bindings that were there when the session routed its first
         message. A node that was started again lacks some for a moment."""
@@ -131,7 +132,9 @@ class SessionRoutes:
                 await self._commands.room.wait()
             is_known = self._hub.catalog.routes.exchange(exchange) is not None
             if is_known:
-                found = await routing.route(self._hub.catalog, exchange, keys, count, read)
+                found = await routing.route(
+                    self._hub.catalog, exchange, keys, count, read, self._turn, self._commands.owner
+                )
             if is_known and (is_current or all(found.queues)):
                 return found
             if is_current:
