@@ -13,8 +13,10 @@ import pytest
 from fifo import commands as c
 from fifo.limits import PRODUCTION
 from fifo.queries import group as queries
-from quorum.api.session import routing
+from quorum.api.session import group_parts, routing
+from quorum.api.session.group_parts import Part
 from quorum.api.session.outcomes import Confirms
+from quorum.api.shares import PlacesWindow
 from quorum.catalog.bindings import Binding, Exchange
 from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
@@ -309,7 +311,108 @@ def test_messages_count_for_each_of_their_queues(monkeypatch: pytest.MonkeyPatch
         assert set((await publish(node, "amq.fanout", "", 4)).values()) == {"batch_too_large"}
         told = await publish(node, "amq.topic", "", 9, first=5, independent=True)
         assert told == dict.fromkeys(range(5, 14), "")
-        assert [command.count for command in node.commands] == [4, 5]
+        assert [command.count for command in node.commands] == [5, 4]
+
+    on_node(scenario)
+
+
+def test_messages_that_count_too_often_are_sent_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = type(PRODUCTION)(max_targeted=10)
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", limits)
+    sent_before_cut: list[int] = []
+
+    async def scenario(node: Node) -> None:
+        def noted(*given: Any) -> Part:
+            sent_before_cut.append(len(node.sent))
+            return group_parts.cut(*given)
+
+        monkeypatch.setattr("quorum.api.session.session_routes.cut", noted)
+        node.change_routes(*[binding("amq.topic", each, "#") for each in ("a", "b", "far")])
+        told = await publish(node, "amq.topic", "", 7, routing_keys=("k", "l") * 3 + ("k",), independent=True)
+        assert told == dict.fromkeys(range(1, 8), "")
+        assert [command.count for command in node.commands] == [3, 3, 3, 3, 1, 1]
+        assert sent_before_cut == [0, 0, 2, 2, 4, 4]
+
+    on_node(scenario)
+
+
+def test_the_next_piece_waits_until_the_group_has_placed_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", type(PRODUCTION)(max_targeted=10))
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        node.hub.placing = PlacesWindow(2)
+        publishing = asyncio.create_task(
+            publish(node, "amq.topic", "", 15, routing_keys=["k", "l", "k"] * 5, independent=True)
+        )
+        for sent in (1, 2, 3):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(node.commands) + len(node.sent) == sent
+            node.groups_answer()
+        assert await publishing == dict.fromkeys(range(1, 16), "")
+        assert node.hub.placing.used == 0
+
+    on_node(scenario)
+
+
+def test_a_session_gives_back_the_places_of_its_batches() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "full", "far"))
+        data = encode_batch([Message(b"x")]).data
+        publish_one = node.session.publisher.publish
+        await publish_one("", 1, 1, data, exchange="amq.fanout")
+        assert node.hub.placing.used == 2, "one for each further queue of a group"
+        node.groups_answer()
+        assert node.hub.placing.used == 0
+        await publish_one("", 2, 2, data, exchange="amq.fanout")
+        node.session.publisher.release()
+        assert node.hub.placing.used == 0
+
+    on_node(scenario)
+
+
+def test_other_addresses_and_groups_have_places_of_their_own() -> None:
+    async def scenario() -> None:
+        window = PlacesWindow(100)
+        await window.take_places(50, 1, 7)
+        waiting = asyncio.create_task(window.take_places(10, 1, 7))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await asyncio.gather(window.take_places(20, 1, 8), window.take_places(10, 2, 7))
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_counts_as_too_many_messages_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", type(PRODUCTION)(max_targeted=10))
+
+    def read_each(*given: Any) -> Any:
+        raise AssertionError("the batch is read")
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        monkeypatch.setattr("quorum.node.wire.batches.read_each", read_each)
+        told = await publish(node, "amq.topic", "", 6, routing_keys=("k", "l") * 3)
+        assert told == dict.fromkeys(range(1, 7), "batch_too_large")
+
+    on_node(scenario)
+
+
+def test_messages_with_many_queues_give_way_to_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 100)
+
+    async def scenario(node: Node) -> None:
+        taken = turns_taken(node)
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        for first in range(1, 301, 100):
+            told = await publish(node, "amq.topic", "", 100, first=first, routing_keys=("k", "l") * 50)
+            assert told == dict.fromkeys(range(first, first + 100), "")
+        assert len(taken) == 2
 
     on_node(scenario)
 

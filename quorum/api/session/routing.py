@@ -131,8 +131,8 @@ async def _route_each(lookup: _Lookup, keys: Sequence[str], stored: StoredBatch)
 
 
 class _Lookup:
-    """Routes the messages of one batch. by_key: the routes of messages that differ in their keys alone. fields: reads
-    the properties of the present message."""
+    """Routes the messages of one batch. Those with the same queues share one tuple. by_key: the routes of messages that
+    differ in their keys alone. fields: reads the properties of the present message."""
 
     def __init__(self, catalog: CatalogView, exchange: str, turn: Turn, owner: int) -> None:
         self._catalog = catalog
@@ -141,6 +141,7 @@ class _Lookup:
         self._owner = owner
         self._steps = 0
         self.by_key: dict[str, Queues | Status] = {}
+        self._by_names: dict[tuple[str, ...], Queues] = {}
         self.fields = _no_fields
 
     def counted(self, fields: Fields) -> Fields:
@@ -171,5 +172,9 @@ class _Lookup:
             self._spend(MAX_STEPS)
             return status.make(status.Code.RESOURCE_EXHAUSTED, "limit", str(error))
         self._spend(routed.steps)
-        found = [catalog.queue(name) for name in routed.queues]
-        return tuple([queue for queue in found if queue is not None and not catalog.was_deleted(queue)])
+        queues = self._by_names.get(routed.queues)
+        if queues is None:
+            found = [catalog.queue(name) for name in routed.queues]
+            queues = tuple([each for each in found if each is not None and not catalog.was_deleted(each)])
+            self._by_names[routed.queues] = queues
+        return queues
