@@ -183,6 +183,22 @@ class PublishWindow(ByteWindow):
             raise status.unavailable("overloaded", text) from error
 
 
+class PlacesWindow(ByteWindow):
+    """Queues in which groups have to place batches of several queues, and have not yet. It takes each member some 20 us
+    a queue, and a group does one after the other. The owners are a group and a client's address each."""
+
+    async def take_places(self, count: int, group: int, owner: int) -> None:
+        """Takes places for a batch; `give` has to follow, for (group, owner). UNAVAILABLE if the group has the owner's
+        share of them and answers nothing."""
+        try:
+            await self.take(count, (group, owner))
+        except WindowFull as error:
+            text = (
+                f"no room for a batch of {count + 1} queues of group {group}, which does not answer: {error}"
+            )
+            raise status.unavailable("overloaded", text) from error
+
+
 class Receiver(Protocol):
     """A session that is sent deliveries."""
 

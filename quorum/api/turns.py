@@ -1,10 +1,11 @@
-"""Turns for clients' work that holds the event loop: parsing selectors, and checking the properties of batches.
+"""Turns for clients' work that holds the event loop: parsing selectors, checking the properties of batches, and routing
+messages through exchanges.
 
 The work is counted in steps, which follow from the bytes of a request and not from a clock. In one pass of the event
 loop, at most about STEPS_OF_A_PASS are done for all clients together, so everything else that the loop serves runs in
-between. Work above LARGE_STEPS is done in a thread, one piece at a time. Other work waits, and the owners
-take turns (round robin). So an owner with many sessions delays its own work, and each piece of another owner's work by
-one piece only.
+between. A piece with more steps is followed by as many passes without such work. Work above LARGE_STEPS is done in a
+thread, one piece at a time, if it can be. Other work waits, and the owners take turns (round robin). So an owner with
+many sessions delays its own work, and each piece of another owner's work by one piece only.
 
 An owner is the number of a client's address (owners.owner_of).
 """
@@ -33,7 +34,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._left = STEPS_OF_A_PASS
-        """steps left in this pass"""
+        """steps left in this pass; below 0: steps of coming passes that are done already"""
         self._is_pass_counted = False
         self._waiting: RoundRobin[tuple[asyncio.Future[None], int]] = RoundRobin()
         self._thread = ThreadPoolExecutor(1, "checking")
@@ -45,28 +46,38 @@ class Turns:
         it has many steps. Work of 0 steps does not wait."""
         if steps > LARGE_STEPS:
             return await self._run_in_thread(owner, work)
+        await self.take(owner, steps)
+        return work()
+
+    async def take(self, owner: Hashable, steps: int) -> None:
+        """Wait until it is the owner's turn to do this number of steps on the event loop. Work of 0 steps does not
+        wait."""
         if steps and (self._waiting or self._left <= 0):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.add(owner, (turn, steps))
             await turn
         elif steps:
             self._spend(steps)
-        return work()
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
+        self._count_pass()
+
+    def _count_pass(self) -> None:
         if not self._is_pass_counted:
             self._is_pass_counted = True
             asyncio.get_running_loop().call_soon(self._begin_pass)
 
     def _begin_pass(self) -> None:
         self._is_pass_counted = False
-        self._left = STEPS_OF_A_PASS
+        self._left = min(self._left + STEPS_OF_A_PASS, STEPS_OF_A_PASS)
         while self._waiting and self._left > 0:
             turn, steps = self._waiting.take()
             if not turn.done():  # its caller waits
                 turn.set_result(None)
                 self._spend(steps)
+        if self._left <= 0:
+            self._count_pass()
 
     # ---- the thread
 

@@ -115,6 +115,27 @@ def test_bindings_are_added_listed_and_removed(monkeypatch: pytest.MonkeyPatch) 
     on_one_member(run)
 
 
+def test_a_long_list_of_bindings_is_shown_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_service, "SHOWN_STEPS", 20)
+    taken: list[int] = []
+
+    async def run(calls: Calls) -> None:
+        turns = calls.api.hub.turns
+        take = turns.take
+
+        async def noted(owner: Any, steps: int) -> None:
+            taken.append(steps)
+            await take(owner, steps)
+
+        for number in range(12):
+            await calls.bind("amq.topic", queue="orders", routing_key=f"k{number}")
+        monkeypatch.setattr(turns, "take", noted)
+        assert len(await calls.bindings(source="amq.topic")) == 12
+        assert len(taken) == 2 and min(taken) > 20
+
+    on_one_member(run)
+
+
 def test_selectors_of_bindings_are_parsed_and_shown() -> None:
     async def run(calls: Calls) -> None:
         await calls.declare("choice", "selector")

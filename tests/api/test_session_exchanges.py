@@ -13,8 +13,10 @@ import pytest
 from fifo import commands as c
 from fifo.limits import PRODUCTION
 from fifo.queries import group as queries
-from quorum.api.session import routing
+from quorum.api.session import group_parts, routing
+from quorum.api.session.group_parts import Part
 from quorum.api.session.outcomes import Confirms
+from quorum.api.shares import PlacesWindow
 from quorum.catalog.bindings import Binding, Exchange
 from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
@@ -309,7 +311,108 @@ def test_messages_count_for_each_of_their_queues(monkeypatch: pytest.MonkeyPatch
         assert set((await publish(node, "amq.fanout", "", 4)).values()) == {"batch_too_large"}
         told = await publish(node, "amq.topic", "", 9, first=5, independent=True)
         assert told == dict.fromkeys(range(5, 14), "")
-        assert [command.count for command in node.commands] == [4, 5]
+        assert [command.count for command in node.commands] == [5, 4]
+
+    on_node(scenario)
+
+
+def test_messages_that_count_too_often_are_sent_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = type(PRODUCTION)(max_targeted=10)
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", limits)
+    sent_before_cut: list[int] = []
+
+    async def scenario(node: Node) -> None:
+        def noted(*given: Any) -> Part:
+            sent_before_cut.append(len(node.sent))
+            return group_parts.cut(*given)
+
+        monkeypatch.setattr("quorum.api.session.session_routes.cut", noted)
+        node.change_routes(*[binding("amq.topic", each, "#") for each in ("a", "b", "far")])
+        told = await publish(node, "amq.topic", "", 7, routing_keys=("k", "l") * 3 + ("k",), independent=True)
+        assert told == dict.fromkeys(range(1, 8), "")
+        assert [command.count for command in node.commands] == [3, 3, 3, 3, 1, 1]
+        assert sent_before_cut == [0, 0, 2, 2, 4, 4]
+
+    on_node(scenario)
+
+
+def test_the_next_piece_waits_until_the_group_has_placed_earlier_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", type(PRODUCTION)(max_targeted=10))
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        node.hub.placing = PlacesWindow(2)
+        publishing = asyncio.create_task(
+            publish(node, "amq.topic", "", 15, routing_keys=["k", "l", "k"] * 5, independent=True)
+        )
+        for sent in (1, 2, 3):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(node.commands) + len(node.sent) == sent
+            node.groups_answer()
+        assert await publishing == dict.fromkeys(range(1, 16), "")
+        assert node.hub.placing.used == 0
+
+    on_node(scenario)
+
+
+def test_a_session_gives_back_the_places_of_its_batches() -> None:
+    async def scenario(node: Node) -> None:
+        node.change_routes(*fanout("a", "b", "full", "far"))
+        data = encode_batch([Message(b"x")]).data
+        publish_one = node.session.publisher.publish
+        await publish_one("", 1, 1, data, exchange="amq.fanout")
+        assert node.hub.placing.used == 2, "one for each further queue of a group"
+        node.groups_answer()
+        assert node.hub.placing.used == 0
+        await publish_one("", 2, 2, data, exchange="amq.fanout")
+        node.session.publisher.release()
+        assert node.hub.placing.used == 0
+
+    on_node(scenario)
+
+
+def test_other_addresses_and_groups_have_places_of_their_own() -> None:
+    async def scenario() -> None:
+        window = PlacesWindow(100)
+        await window.take_places(50, 1, 7)
+        waiting = asyncio.create_task(window.take_places(10, 1, 7))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await asyncio.gather(window.take_places(20, 1, 8), window.take_places(10, 2, 7))
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_that_counts_as_too_many_messages_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.api.session.session_routes.PRODUCTION", type(PRODUCTION)(max_targeted=10))
+
+    def read_each(*given: Any) -> Any:
+        raise AssertionError("the batch is read")
+
+    async def scenario(node: Node) -> None:
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        monkeypatch.setattr("quorum.node.wire.batches.read_each", read_each)
+        told = await publish(node, "amq.topic", "", 6, routing_keys=("k", "l") * 3)
+        assert told == dict.fromkeys(range(1, 7), "batch_too_large")
+
+    on_node(scenario)
+
+
+def test_messages_with_many_queues_give_way_to_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 100)
+
+    async def scenario(node: Node) -> None:
+        taken = turns_taken(node)
+        node.change_routes(*[binding("amq.topic", each, "#") for each in "ab"])
+        for first in range(1, 301, 100):
+            told = await publish(node, "amq.topic", "", 100, first=first, routing_keys=("k", "l") * 50)
+            assert told == dict.fromkeys(range(first, first + 100), "")
+        assert len(taken) == 2
 
     on_node(scenario)
 
@@ -335,23 +438,38 @@ def test_routing_a_batch_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     on_node(scenario)
 
 
-def pauses_of(properties: int) -> int:
-    """How often routing gives way to other sessions: 100 messages with so many properties each."""
-    found = []
+def turns_taken(node: Node) -> list[int]:
+    """The steps of the turns that routing takes from now on. Checking takes none."""
+    found: list[int] = []
 
     async def at_once(owner: int, steps: int, work: Callable[[], Any]) -> Any:
         return work()
 
+    async def take(owner: int, steps: int) -> None:
+        found.append(steps)
+
+    node.hub.turns.run = at_once  # type: ignore[method-assign, assignment]
+    node.hub.turns.take = take  # type: ignore[method-assign, assignment]
+    return found
+
+
+def turns_of(properties: int, batches: int = 1) -> int:
+    """How often a session waits for its turn while it routes 100 messages with so many properties each, in so many
+    batches."""
+    found = []
+
     async def scenario(node: Node) -> None:
-        node.hub.turns.run = at_once  # type: ignore[method-assign, assignment]
+        taken = turns_taken(node)
         node.change_routes(binding("amq.headers", "a", colour="red"))
         rows = [
             {f"p{place}": number for place in range(properties)} | {"colour": "red"} for number in range(100)
         ]
-        data = encode_batch([Message(b"x", None, row) for row in rows]).data
-        publishing = node.session.publisher.publish("", 1, 1, data, exchange="amq.headers")
-        found.append(len(list(publishing.__await__())))
-        assert len(node.sent) == 1
+        each = 100 // batches
+        for first in range(0, 100, each):
+            data = encode_batch([Message(b"x", None, row) for row in rows[first : first + each]]).data
+            await node.session.publisher.publish("", 1 + first, 1 + first, data, exchange="amq.headers")
+        found.append(len(taken))
+        assert len(node.sent) == batches
 
     on_node(scenario)
     return found[0]
@@ -359,7 +477,12 @@ def pauses_of(properties: int) -> int:
 
 def test_reading_many_properties_gives_way_to_other_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 1_000)
-    assert pauses_of(100) > pauses_of(0) + 8
+    assert turns_of(100) > turns_of(0) + 8
+
+
+def test_a_session_that_routes_small_batches_waits_for_its_turn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 1_000)
+    assert turns_of(100, batches=50) > turns_of(0, batches=50) + 8
 
 
 def lines_of(number: int) -> int:

@@ -49,6 +49,19 @@ def test_a_pass_of_the_event_loop_does_a_few_steps_only() -> None:
     with_work(scenario)
 
 
+def test_a_large_piece_is_followed_by_passes_without_such_work() -> None:
+    async def scenario(work: Work) -> None:
+        await work.turns.take("a", 8 * STEPS_OF_A_PASS)
+        second = work.start("a1")
+        for _ in range(7):
+            await asyncio.sleep(0)
+            assert not second.done()
+        await second
+        assert work.done == ["a1"]
+
+    with_work(scenario)
+
+
 def test_owners_take_turns() -> None:
     async def scenario(work: Work) -> None:
         names = ("a0", "a1", "a2", "a3", "a4", "a5", "b0", "b1", "c0")

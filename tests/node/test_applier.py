@@ -16,13 +16,16 @@ from quorum_selectors import canonical, columns, jms
 from support.members.cluster import Cluster, Session, batch
 
 
-def publish(session: Session, group: int, queue: int, count: int) -> None:
-    """So many entries of one message each."""
+def publish(session: Session, group: int, queue: int, count: int, *, with_targets: bool = False) -> None:
+    """So many entries of one message each. with_targets: as the messages of an exchange."""
     for _ in range(count):
         first = session.next_sequence
         session.next_sequence += 1
         fields = columns.encode([{"application-properties.n": first}])
-        session.send(group, c.Enqueue(queue, first, 1, 1, 1, columns=fields), (first, first), batch([b"x"]))
+        command = c.Enqueue(queue, first, 1, 1, 1, columns=fields)
+        if with_targets:
+            command = c.Enqueue(0, first, 1, 1, 1, targets=(c.Target(queue, ((0, 1),), fields),))
+        session.send(group, command, (first, first), batch([b"x"]))
         session.cluster.run(20)
     session.cluster.until(lambda: len(session.confirmed()) == session.next_sequence - 1, "all confirmed")
 
@@ -47,6 +50,22 @@ def most_in_a_step(cluster: Cluster, name: str, group: int, patch: pytest.Monkey
     cluster.run(5_000)
     assert sum(counts) >= 30, "it has caught up"
     return max(counts)
+
+
+@pytest.mark.parametrize(("allowed", "least", "most"), [(applying.TARGET_STEPS, 1, 4), (1 << 16, 6, 64)])
+def test_a_member_that_lags_behind_applies_entries_for_many_queues_one_at_a_time(
+    allowed: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applying, "APPLY_STEPS", allowed)
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    away = next(name for name in cluster.names if name not in ("n1", cluster.leader(group)))
+    cluster.crash(away)
+    publish(Session(cluster, "n1"), group, queue, 40, with_targets=True)
+    cluster.start(away)
+    found = most_in_a_step(cluster, away, group, monkeypatch)
+    assert least <= found <= most
 
 
 @pytest.mark.parametrize(("allowed", "least", "most"), [(1, 1, 4), (1 << 16, 6, 64)])

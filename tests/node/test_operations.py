@@ -235,8 +235,14 @@ def routed(count: int, ranges: int = 1) -> bytes:
     return op.encode(c.Enqueue(0, 0, 0, count, 0, targets=targets, numbers=numbers), None, b"batch")
 
 
+def to_many(queues: int) -> bytes:
+    """A message for so many queues."""
+    targets = tuple([c.Target(queue, ((0, 1),)) for queue in range(queues)])
+    return op.encode(c.Enqueue(0, 1, 1, 1, 0, targets=targets), None, b"batch")
+
+
 def test_the_ranges_of_an_operation_are_counted_without_decoding_it() -> None:
-    assert op.range_count(routed(10, 7)) == 10 // 2 + 10 + 2 * 7
+    assert op.range_count(routed(10, 7)) == 10 // 2 + 10 + 2 * 7 + 2 * op.TARGET_RANGES
     assert op.range_count(op.encode(c.Enqueue(1, 1, 1, 1, 0), None)) == 0
     assert op.range_count(op.encode(c.Enqueue(1, 1, 1, 1_000, 0), None)) == 500
     assert op.range_count(op.encode(c.Wake(), None)) == op.range_count(b"") == 0
@@ -247,7 +253,7 @@ def test_the_ranges_of_an_operation_are_counted_without_decoding_it() -> None:
 
 @pytest.mark.parametrize(
     ("operation", "fits"),
-    [(routed(1_000), 10), (op.encode(c.Enqueue(1, 1, 1, 8_000, 0), None), 4)],
+    [(routed(1_000), 10), (to_many(1_000), 3), (op.encode(c.Enqueue(1, 1, 1, 8_000, 0), None), 4)],
 )
 def test_an_entry_holds_a_limited_number_of_ranges_and_one_operation_at_least(
     operation: bytes, fits: int

@@ -25,13 +25,15 @@ from quorum.api.hub.published_state import PublishedState
 from quorum.api.hub.raft_thread import OpenSessions, RaftInputs, RaftThread
 from quorum.api.hub.reading import Workers
 from quorum.api.security.access import Access
-from quorum.api.shares import ByteWindow, DeliveryWindow, PublishWindow
+from quorum.api.shares import ByteWindow, DeliveryWindow, PlacesWindow, PublishWindow
 from quorum.api.turns import Turns
 from quorum.log import Log
 from quorum.node import events as ev
 from quorum.node.driver import boottime_s
 from quorum.node.wire.batches import BatchLimits
 
+MOST_PLACES = 16_384
+"""Queues in which groups have to place batches of several queues, each besides the first one."""
 MAX_WAITING_BYTES = 512 << 20
 """Approximate memory of all deliveries that wait for clients, without their bodies: some 3 million ranges of messages.
 One address may have half of it."""
@@ -67,6 +69,7 @@ class Hub:
         self._log = log
         self.received = ByteWindow(node_window, max_waiting=node_window)
         """requests that services have in hand, by the client's address"""
+        self.placing = PlacesWindow(MOST_PLACES)
         self.publishing = PublishWindow(node_window)
         self.delivering = DeliveryWindow(MAX_WAITING_BYTES)
         self.catalog = CatalogView()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from quorum.api.grpc.handlers import LISTED_BYTES, Context, unary_once
 from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.hub.filters import Filters, SelectorText, selector_text
 from quorum.api.hub.hub import Hub
-from quorum.api.owners import owner_of
+from quorum.api.owners import CALLER, owner_of
 from quorum.catalog import exchanges as cat
 from quorum.catalog.arguments import ArgumentError, ArgumentValue, check_queue_name
 from quorum.catalog.bindings import (
@@ -30,6 +31,9 @@ from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.exchanges import Bind, DeleteExchange, Unbind
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
+
+SHOWN_STEPS = 256
+"""Steps of showing bindings after which a call waits for its turn."""
 
 
 class ExchangeService:
@@ -143,13 +147,15 @@ class ExchangeService:
             found = routes.bindings_of("exchange", request.source)
         else:
             found = routes.bindings()
+        wanted = (kind, name) if name else None
+        listed = await asyncio.to_thread(_listed, found, request.source, wanted, request.after)
         response = pb.ListBindingsResponse()
-        left = LISTED_BYTES
-        for binding in sorted(found, key=attrgetter("id")):
-            if binding.id <= request.after or request.source not in ("", binding.source):
-                continue
-            if name and (binding.kind, binding.destination) != (kind, name):
-                continue
+        left, steps = LISTED_BYTES, 0
+        for binding in listed:
+            steps += _steps_of(binding)
+            if steps > SHOWN_STEPS:
+                await self._hub.turns.take(CALLER.get(), steps)
+                steps = 0
             shown = shown_binding(binding)
             left -= shown.ByteSize()
             if left < 0:
@@ -226,6 +232,25 @@ def _shown(exchange: Exchange, bindings: int) -> pb.ExchangeInfo:
     shown = pb.ExchangeInfo(name=exchange.name, type=exchange.type, id=exchange.id, bindings=bindings)
     set_arguments(shown.arguments, exchange.arguments)
     return shown
+
+
+def _listed(found: list[Binding], source: str, to: tuple[str, str] | None, after: int) -> list[Binding]:
+    """Those from this source, empty for any, to this destination, with an id above `after`, by id."""
+    return sorted(
+        [
+            each
+            for each in found
+            if each.id > after
+            and source in ("", each.source)
+            and (to is None or (each.kind, each.destination) == to)
+        ],
+        key=attrgetter("id"),
+    )
+
+
+def _steps_of(binding: Binding) -> int:
+    """The steps of `shown_binding` (api.turns)."""
+    return 4 + len(binding.selector) // 16
 
 
 def shown_binding(binding: Binding) -> pb.Binding:

@@ -6,7 +6,7 @@ batch, it gets the client's own bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from fifo.commands import Enqueue, Target
 from fifo.frozen_dataclasses import dataclass
@@ -60,11 +60,39 @@ class Part:
 def by_group(routes: Sequence[Queues], ordinals: Iterable[int]) -> dict[int, list[int]]:
     """These ordinals by the groups of their queues. Those without a queue are left out."""
     found: dict[int, list[int]] = {}
+    groups: dict[int, Iterable[int]] = {}
     for ordinal in ordinals:
         queues = routes[ordinal]
-        for group in (queues[0].group,) if len(queues) == 1 else groups_of(queues):
+        mine = groups.get(id(queues))
+        if mine is None:
+            mine = groups[id(queues)] = groups_of(queues)
+        for group in mine:
             found.setdefault(group, []).append(ordinal)
     return found
+
+
+def distinct(routes: Iterable[Queues]) -> Iterable[Queues]:
+    """Each of these once. Messages of a batch that go to the same queues share one tuple."""
+    return {id(queues): queues for queues in routes}.values()
+
+
+def slices(routes: Sequence[Queues], most: int) -> Iterator[Sequence[Queues]]:
+    """The routes of a batch, cut so that its messages count at most `most` in each slice, once for each of their
+    queues; or one message. The messages of the other slices have no queues in it."""
+    if sum(map(len, routes)) <= most:
+        yield routes
+        return
+    first, copies = 0, 0
+    for ordinal, queues in enumerate(routes):
+        if copies and copies + len(queues) > most:
+            yield _only(routes, first, ordinal)
+            first, copies = ordinal, 0
+        copies += len(queues)
+    yield _only(routes, first, len(routes))
+
+
+def _only(routes: Sequence[Queues], first: int, end: int) -> Sequence[Queues]:
+    return [()] * first + list(routes[first:end]) + [()] * (len(routes) - end)
 
 
 def groups_of(queues: Queues) -> dict[int, None]:

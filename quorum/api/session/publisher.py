@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from types import MappingProxyType
 
@@ -19,7 +20,7 @@ from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub.hub import Hub
 from quorum.api.session.commands import SessionCommands
-from quorum.api.session.group_parts import Part, by_group, groups_of, numbers_of
+from quorum.api.session.group_parts import Part, by_group, distinct, groups_of, numbers_of
 from quorum.api.session.outcomes import Outbox
 from quorum.api.session.producer_numbers import ProducerNumbers
 from quorum.api.session.routing import Queues
@@ -89,6 +90,7 @@ class SessionPublisher:
         self.size_bytes = 0
         """of the batches that their groups have not decided"""
         self._bytes_of: Counter[int] = Counter()
+        self._places_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
         self.undecided_rows = 0
         """ranges that the answers of these batches may have"""
@@ -99,11 +101,15 @@ class SessionPublisher:
         self._origin = (producer, epoch)
 
     def release(self) -> None:
-        """Give back the session's part of the node's window."""
+        """Give back the session's part of the node's windows."""
         for group, size in self._bytes_of.items():
             if size:
                 self._hub.publishing.give(size, group)
         self._bytes_of.clear()
+        for group, places in self._places_of.items():
+            if places:
+                self._hub.placing.give(places, (group, self._commands.owner))
+        self._places_of.clear()
 
     async def publish(
         self,
@@ -213,6 +219,9 @@ class SessionPublisher:
         told: Callable[[Reply | None], None] | None = None,
     ) -> None:
         size = batches.command_bytes(data, command)
+        if places := len(queues) - 1:
+            await self._hub.placing.take_places(places, group, self._commands.owner)
+            self._places_of[group] += places
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
         self._commands.undecided += 1
@@ -231,6 +240,9 @@ class SessionPublisher:
         self.undecided_rows -= batch.rows
         self._bytes_of[group] -= size
         self._hub.publishing.give(size, group)
+        if places := len(batch.queues) - 1:
+            self._places_of[group] -= places
+            self._hub.placing.give(places, (group, self._commands.owner))
         self._commands.room.set()
         if batch.told is not None:
             batch.told(reply)
@@ -295,7 +307,6 @@ class SessionPublisher:
         if found.is_alike and len(routes[0]) == 1:
             await self._publish_to(routes[0][0].name, given)
             return
-        await self._routes.look_up_kept(routes[:1] if found.is_alike else routes)
         groups = self._hub.catalog.queue_groups
         await self._publish_routed(routes, missing, given, is_alike=found.is_alike, groups=groups)
 
@@ -325,7 +336,6 @@ class SessionPublisher:
             else:
                 routes, missing = [(await self._hub.requests.queue(routing_key),)] * count, {}
             check_copies(routes)
-            await self._routes.look_up_kept(routes)
         except (batches.BatchError, status.StatusError) as error:
             why = status.of_error(error) if isinstance(error, batches.BatchError) else error.status
             if why.code == status.Code.UNAVAILABLE:
@@ -374,15 +384,19 @@ class SessionPublisher:
     ) -> dict[int, status.Status]:
         """Send the parts of a batch to their groups, as `_publish_routed` says. Return the messages that are refused
         here, by ordinal. together: reasons for which the whole batch is refused if one of its messages is."""
-        parts, refused = await self._routes.parts(
+        refused: dict[int, status.Status] = {}
+        pieces = self._routes.parts(
             routes, missing, given.data, independent=given.independent, is_alike=is_alike
         )
-        for ordinal in sorted(refused) if together else ():
-            if refused[ordinal].reason in together:
-                return dict.fromkeys(range(len(routes)), refused[ordinal])
-        shared = shared_outcomes(self._outbox, routes, parts, given.first)
-        for part in parts:
-            await self._send_part(part, given, shared)
+        async with aclosing(pieces):
+            async for parts, more in pieces:
+                refused |= more
+                for ordinal in sorted(more) if together else ():
+                    if more[ordinal].reason in together:
+                        return dict.fromkeys(range(len(routes)), more[ordinal])
+                shared = shared_outcomes(self._outbox, routes, parts, given.first)
+                for part in parts:
+                    await self._send_part(part, given, shared)
         if not all(routes):
             dropped = [place for place, queues in enumerate(routes) if not queues and place not in refused]
             for number, some in numbers_of(given.first, dropped):
@@ -452,14 +466,13 @@ class SessionPublisher:
         """The same for messages of a batch whose first message has the number `first`, by their ordinals. A message was
         taken if all of its groups have taken it; one without a queue, if any of `groups` has taken it."""
         left: dict[int, int] = {}
-        asked = by_group(routes, sorted(refused))
+        asked = {} if self._is_new(first) else by_group(routes, sorted(refused))
         if homeless := [ordinal for ordinal in sorted(refused) if not routes[ordinal]]:
             for group in groups:
                 asked[group] = sorted([*asked.get(group, ()), *homeless])
         for group, ordinals in asked.items():
-            queues = {
-                queue.id: queue for ordinal in ordinals for queue in routes[ordinal] if queue.group == group
-            }
+            ways = distinct([routes[ordinal] for ordinal in ordinals])
+            queues = {queue.id: queue for way in ways for queue in way if queue.group == group}
             start, end = first + ordinals[0], first + ordinals[-1]
             known = await self._taken_before(group, queues.values(), start, end)
             numbers = {number for span in known for number in range(span[0], span[1] + 1)}

@@ -6,16 +6,15 @@ of the node's view of the catalog (`Routes`), to any number of queues.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fifo.frozen_dataclasses import dataclass
-from fifo.limits import PRODUCTION
 from quorum.api import status
 from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.status import Status
+from quorum.api.turns import Turns
 from quorum.catalog.queues import CatalogQueue
-from quorum.catalog.router import Fields, TooManySteps
+from quorum.catalog.router import MAX_STEPS, Fields, TooManySteps
 from quorum.node.wire import batches
 from quorum.node.wire.batches import FieldReader, StoredBatch
 
@@ -24,7 +23,9 @@ Queues = tuple[CatalogQueue, ...]
 BATCH_STEPS = 1 << 22
 """Maximum steps of routing one batch (catalog.router). They take some seconds of a member's event loop, in slices."""
 STEPS_AT_A_TIME = 8_192
-"""Steps after which other sessions have their turn."""
+"""Steps after which a session waits for its turn."""
+STEPS_OF_A_TURN = 8
+"""Steps of routing that count as one step of api.turns: they take some microseconds."""
 EVERYTHING = FieldReader(None)
 
 
@@ -36,6 +37,24 @@ class Routes:
     queues: Sequence[Queues]
     refused: Mapping[int, Status]
     is_alike: bool
+
+
+class Turn:
+    """When a session may route. It pays for steps after they are done, because nobody knows before how many a message
+    takes: also for those of its earlier batches."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._unpaid = 0
+
+    def spend(self, steps: int) -> None:
+        self._unpaid += steps
+
+    async def come(self, owner: int) -> None:
+        """Wait for the turn of the owner's address, if the session has done a slice of work since the last one."""
+        if self._unpaid > STEPS_AT_A_TIME:
+            steps, self._unpaid = self._unpaid // STEPS_OF_A_TURN, 0
+            await self._turns.take(owner, steps)
 
 
 class _NeedsFields(Exception):
@@ -70,10 +89,13 @@ async def route(
     keys: Sequence[str],
     count: int,
     read: Callable[[], Awaitable[StoredBatch]],
+    turn: Turn,
+    owner: int,
 ) -> Routes:
     """Route a batch through an exchange that exists. keys: one for all messages, or one each. read: `batches.read_each`
-    of the batch, called only if the route depends on the properties. Raises BatchError if they cannot be read."""
-    lookup = _Lookup(catalog, exchange)
+    of the batch, called only if the route depends on the properties. turn, owner: whose turn it has to be. Raises
+    BatchError if they cannot be read."""
+    lookup = _Lookup(catalog, exchange, turn, owner)
     try:
         for key in dict.fromkeys(keys):
             await lookup.of(key)
@@ -109,29 +131,33 @@ async def _route_each(lookup: _Lookup, keys: Sequence[str], stored: StoredBatch)
 
 
 class _Lookup:
-    """Routes the messages of one batch. by_key: the routes of messages that differ in their keys alone. fields: reads
-    the properties of the present message."""
+    """Routes the messages of one batch. Those with the same queues share one tuple. by_key: the routes of messages that
+    differ in their keys alone. fields: reads the properties of the present message."""
 
-    def __init__(self, catalog: CatalogView, exchange: str) -> None:
+    def __init__(self, catalog: CatalogView, exchange: str, turn: Turn, owner: int) -> None:
         self._catalog = catalog
         self._exchange = exchange
+        self._turn = turn
+        self._owner = owner
         self._steps = 0
-        self._pause_at = STEPS_AT_A_TIME
         self.by_key: dict[str, Queues | Status] = {}
+        self._by_names: dict[tuple[str, ...], Queues] = {}
         self.fields = _no_fields
 
     def counted(self, fields: Fields) -> Fields:
         """Count the properties that were read for a message: each is a step."""
-        self._steps += len(fields)
+        self._spend(len(fields))
         return fields
+
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        self._turn.spend(steps)
 
     async def of(self, key: str) -> Queues | Status:
         """The queues of a message, or why it is not routed."""
         found = self.by_key.get(key)
         if found is None:
-            if self._steps > self._pause_at:
-                self._pause_at = self._steps + STEPS_AT_A_TIME
-                await asyncio.sleep(0)
+            await self._turn.come(self._owner)
             found = self.by_key[key] = self._route(key)
         return found
 
@@ -143,8 +169,12 @@ class _Lookup:
         try:
             routed = catalog.routes.router.route(self._exchange, key, self.fields)
         except TooManySteps as error:
-            self._steps += PRODUCTION.max_targeted
+            self._spend(MAX_STEPS)
             return status.make(status.Code.RESOURCE_EXHAUSTED, "limit", str(error))
-        self._steps += routed.steps
-        found = [catalog.queue(name) for name in routed.queues]
-        return tuple([queue for queue in found if queue is not None and not catalog.was_deleted(queue)])
+        self._spend(routed.steps)
+        queues = self._by_names.get(routed.queues)
+        if queues is None:
+            found = [catalog.queue(name) for name in routed.queues]
+            queues = tuple([each for each in found if each is not None and not catalog.was_deleted(each)])
+            self._by_names[routed.queues] = queues
+        return queues

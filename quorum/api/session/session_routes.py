@@ -6,7 +6,7 @@ routing.py and group_parts.py have the steps that need no session. publisher.py 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -18,7 +18,7 @@ from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
 from quorum.api.session import routing
 from quorum.api.session.commands import SessionCommands
-from quorum.api.session.group_parts import Part, alike, by_group, cut, groups_of
+from quorum.api.session.group_parts import Part, alike, by_group, cut, distinct, groups_of, slices
 from quorum.api.session.routing import Queues
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.wire import batches
@@ -29,6 +29,8 @@ from quorum_selectors.known_fields import KeptFields
 T = TypeVar("T")
 
 KEYS_EXCLUDE = status.invalid("bad_batch", "routing_key and routing_keys exclude each other").status
+STEPS_OF_A_COPY = 2
+"""Steps of routing that cutting takes for each message, counted once for each of its queues."""
 MAX_KNOWN = 8_192
 """Queues of which a session remembers something; above it, it forgets them all."""
 
@@ -63,6 +65,7 @@ class SessionRoutes:
         """by queue id: see `look_up_kept`"""
         self._routed_by = 0
         """the revision of exchanges and bindings that the session routed by last"""
+        self._turn = routing.Turn(hub.turns)
         self._is_current = False
         """Whether this node has known all exchanges and bindings that were there when the session routed its first
         message. A node that was started again lacks some for a moment."""
@@ -131,7 +134,9 @@ class SessionRoutes:
                 await self._commands.room.wait()
             is_known = self._hub.catalog.routes.exchange(exchange) is not None
             if is_known:
-                found = await routing.route(self._hub.catalog, exchange, keys, count, read)
+                found = await routing.route(
+                    self._hub.catalog, exchange, keys, count, read, self._turn, self._commands.owner
+                )
             if is_known and (is_current or all(found.queues)):
                 return found
             if is_current:
@@ -145,7 +150,7 @@ class SessionRoutes:
         if len(self._kept) > MAX_KNOWN:
             self._kept.clear()
         catalog = self._hub.catalog
-        known = {queue.id: queue for queues in routes for queue in queues}
+        known = {queue.id: queue for queues in distinct(routes) for queue in queues}
         new = [queue for number, queue in known.items() if number not in self._kept]
         if any(
             queue.config.filter_enabled for queue in new
@@ -180,13 +185,27 @@ class SessionRoutes:
         *,
         independent: bool,
         is_alike: bool,
-    ) -> tuple[list[Part], dict[int, status.Status]]:
-        """The parts of the batch that the groups get, and the messages that are refused here, by ordinal. missing:
-        messages without a queue that are refused. is_alike: all messages have the same queues. The fields that the
-        queues keep have been looked up."""
-        if is_alike and (parts := await self._alike(routes, batch)):
-            return parts, missing
-        return await self._parts_of_each(routes, missing, batch, independent=independent)
+    ) -> AsyncGenerator[tuple[list[Part], dict[int, status.Status]], None]:
+        """The parts of the batch that the groups get, and the messages that are refused here, by ordinal. A batch that
+        is independent and counts as too many messages comes in several pieces, each to be sent before the next is made.
+        Of another batch, either all messages are refused or none. missing: messages without a queue that are refused.
+        is_alike: all messages have the same queues."""
+        if is_alike:
+            await self.look_up_kept(routes[:1])
+            if parts := await self._alike(routes, batch):
+                yield parts, missing
+                return
+        await asyncio.sleep(0)  # other sessions have their turn
+        limits = replace(self._limits, max_batch_bytes=FRAME_BYTES) if independent else self._limits
+        try:
+            if not independent:
+                check_copies(routes)
+            stored = await self._in_turn(batch, partial(batches.read_each, batch, limits))
+            for some in slices(routes, PRODUCTION.max_targeted) if independent else (routes,):
+                yield await self._parts_of_each(some, missing, batch, stored, independent=independent)
+                missing = {}
+        except batches.BatchError as error:
+            yield [], dict.fromkeys(range(len(routes)), status.of_error(error))
 
     async def _alike(self, routes: Sequence[Queues], batch: bytes) -> list[Part]:
         """The parts of a batch whose messages all have the same queues. Empty if something has to be refused or if a
@@ -214,27 +233,20 @@ class SessionRoutes:
         routes: Sequence[Queues],
         missing: dict[int, status.Status],
         batch: bytes,
+        stored: batches.StoredBatch,
         *,
         independent: bool,
     ) -> tuple[list[Part], dict[int, status.Status]]:
-        """Return the parts of the batch that the groups get, and the messages that are refused here, by ordinal. Of a
-        batch that is not independent, each group gets one part, and either all messages are refused or none. Of an
-        independent batch, what exceeds a limit together is halved until it fits."""
-        await asyncio.sleep(0)  # other sessions have their turn
-        limits = self._limits
-        try:
-            whole = replace(limits, max_batch_bytes=FRAME_BYTES) if independent else limits
-            kept = [[self._kept[queue.id] for queue in queues] for queues in routes]
-
-            def read() -> tuple[batches.StoredBatch, dict[int, batches.BatchError]]:
-                stored = batches.read_each(batch, whole)
-                return stored, batches.refused_each(stored, limits, kept)
-
-            stored, wrong = await self._in_turn(batch, read)
-            if not independent:
-                check_copies(routes)
-        except batches.BatchError as error:
-            return [], dict.fromkeys(range(len(routes)), status.of_error(error))
+        """The parts of the messages that have queues in `routes`, and those that are refused, as for `parts`. Of a
+        batch that is not independent, each group gets one part. Of an independent batch, what exceeds a limit together
+        is halved until it fits. Raises BatchError if `routes` do not fit the batch."""
+        await self._turn.come(self._commands.owner)
+        self._turn.spend(STEPS_OF_A_COPY * sum(map(len, routes)))
+        await self.look_up_kept(routes)
+        kept_by = {id(queues): [self._kept[queue.id] for queue in queues] for queues in distinct(routes)}
+        kept = [kept_by[id(queues)] for queues in routes]
+        work = partial(batches.refused_each, stored, self._limits, kept)
+        wrong = await self._in_turn(batch, work)
         refused = missing | {ordinal: status.of_error(error) for ordinal, error in wrong.items()}
         for group, ordinals in by_group(routes, range(len(routes))).items():
             try:
@@ -313,11 +325,11 @@ class SessionRoutes:
             routes = found.queues
             if found.is_alike and len(routes[0]) == 1:
                 return [await self._whole(routes[0][0], batch)]
-            await self.look_up_kept(routes)
             is_alike = found.is_alike and not refused
         else:
             routes, refused = await self.by_keys(route.routing_keys, count)
-        parts, refused = await self.parts(routes, refused, batch, independent=False, is_alike=is_alike)
+        pieces = self.parts(routes, refused, batch, independent=False, is_alike=is_alike)
+        [(parts, refused)] = [each async for each in pieces]
         if refused:
             raise status.StatusError(refused[min(refused)])
         return parts

@@ -31,6 +31,8 @@ APPLY_BYTES = 4 << 20
 APPLY_STEPS = 1 << 16
 """Maximum number of evaluation steps in one step of the member. A member that lags behind applies costly entries one by
 one."""
+TARGET_STEPS = 16
+"""Evaluation steps that take as long as placing a batch in one of several queues."""
 
 
 class Comparison(Protocol):
@@ -75,6 +77,8 @@ class Applier:
         self._publisher = publisher
         self._outputs = outputs
         self._entries = entries
+        self._target_count = 0
+        """of the last entry: the queues in which batches for several queues were placed"""
 
     def apply(self, replica: Replica, now_ms: int) -> None:
         """Applies a limited number of committed entries."""
@@ -110,7 +114,8 @@ class Applier:
                 return False
             entries += 1
             size += len(body)
-            steps += machine.last_steps if body and isinstance(machine, GroupMachine) else 0
+            if body and isinstance(machine, GroupMachine):
+                steps += machine.last_steps + TARGET_STEPS * self._target_count
         return True
 
     def _apply_entry(
@@ -120,6 +125,9 @@ class Applier:
         command = Command(body)
         replica.clock.observe(command.now_ms, now_ms, term)
         operations = command.decode()
+        self._target_count = sum([
+            len(each.command.targets) for each in operations if isinstance(each.command, c.Enqueue)
+        ])  # fmt: skip
         meta = c.Meta(index, term, command.now_ms, command.version)
         try:
             if isinstance(replica.machine, CatalogMachine) and self._skipping.names(index, operations):

@@ -60,6 +60,8 @@ MAX_OPERATIONS = 4096
 """Operations of one command: bounds the work of one apply, and fits the table's u16."""
 MAX_RANGES = 16_384
 """Ranges (`range_count`) of the operations of one command, or one operation: some microseconds each in one apply."""
+TARGET_RANGES = 4
+"""Ranges that take as long as placing a batch in one of several queues, besides its ranges there."""
 
 _COMMAND = struct.Struct("<BQHH")
 _HEAD = struct.Struct("<BB16sIQQ")
@@ -155,8 +157,9 @@ def count_of(operation: memoryview) -> int:
 
 
 def range_count(operation: bytes | memoryview) -> int:
-    """The most ranges of messages that a group takes up for an operation, or refuses one by one. That is what an
-    enqueue of empty messages costs, which has few bytes. Bytes that do not decode have none."""
+    """The most ranges of messages that a group takes up for an operation, or refuses one by one, and TARGET_RANGES for
+    each target. That is what an enqueue of empty messages costs, which has few bytes. Bytes that do not decode have
+    none."""
     kind = operation[0] if len(operation) else 0
     if kind not in _WITH_RANGES:
         return 0
@@ -175,7 +178,7 @@ def range_count(operation: bytes | memoryview) -> int:
         at = start + _ENQUEUE.size
         numbers, targets, _ = _TARGETS.unpack_from(operation, at)
         table = np.frombuffer(operation, _TARGET, targets, at + _TARGETS.size + numbers * _NUMBERS.itemsize)
-        found += numbers + int(table["ranges"].sum())
+        found += numbers + int(table["ranges"].sum()) + TARGET_RANGES * targets
         return found
     except (struct.error, ValueError):
         return 0
