@@ -183,20 +183,35 @@ class PublishWindow(ByteWindow):
             raise status.unavailable("overloaded", text) from error
 
 
-class PlacesWindow(ByteWindow):
+class PlacesWindow:
     """Queues in which groups have to place batches of several queues, and have not yet. It takes each member some 20 us
-    a queue, and a group does one after the other. The owners are a group and a client's address each."""
+    a queue, and a group does one after the other. Each group has a window of its own, so that one that does not answer
+    holds up no other one. Its owners are clients' addresses."""
 
-    async def take_places(self, count: int, group: int, owner: int) -> None:
-        """Takes places for a batch; `give` has to follow, for (group, owner). UNAVAILABLE if the group has the owner's
-        share of them and answers nothing."""
+    def __init__(self, limit: int) -> None:
+        """limit: of each group."""
+        self.limit = limit
+        self._windows: dict[int, ByteWindow] = {}
+
+    @property
+    def used(self) -> int:
+        return sum([each.used for each in self._windows.values()])
+
+    async def take(self, count: int, group: int, owner: int) -> None:
+        """Takes places for a batch; `give` has to follow. UNAVAILABLE if the address has its share of the group's
+        places and the group answers nothing."""
+        window = self._windows.setdefault(group, ByteWindow(self.limit))
         try:
-            await self.take(count, (group, owner))
-        except WindowFull as error:
+            await window.take(count, owner)
+        except WindowFull:
             text = (
-                f"no room for a batch of {count + 1} queues of group {group}, which does not answer: {error}"
+                f"no room for a batch of {count + 1} queues of group {group}, which does not answer: it still has to "
+                f"place {window.used} of at most {self.limit}; allowed of one address: as many as are left free"
             )
-            raise status.unavailable("overloaded", text) from error
+            raise status.unavailable("overloaded", text) from None
+
+    def give(self, count: int, group: int, owner: int) -> None:
+        self._windows[group].give(count, owner)
 
 
 class Receiver(Protocol):

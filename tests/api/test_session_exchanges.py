@@ -17,6 +17,7 @@ from quorum.api.session import group_parts, routing
 from quorum.api.session.group_parts import Part
 from quorum.api.session.outcomes import Confirms
 from quorum.api.shares import PlacesWindow
+from quorum.api.status import StatusError
 from quorum.catalog.bindings import Binding, Exchange
 from quorum.client.messages.batch import Message, encode_batch
 from quorum.node import events as ev
@@ -374,16 +375,19 @@ def test_a_session_gives_back_the_places_of_its_batches() -> None:
     on_node(scenario)
 
 
-def test_other_addresses_and_groups_have_places_of_their_own() -> None:
+def test_other_addresses_and_groups_have_places_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorum.api.shares.PATIENCE_S", 0.0)
+
     async def scenario() -> None:
         window = PlacesWindow(100)
-        await window.take_places(50, 1, 7)
-        waiting = asyncio.create_task(window.take_places(10, 1, 7))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        await asyncio.gather(window.take_places(20, 1, 8), window.take_places(10, 2, 7))
+        for owner, share in ((7, 50), (8, 25), (9, 12)):
+            await window.take(share, 1, owner)
+        await window.take(50, 2, 7)
+        with pytest.raises(StatusError, match=r"a batch of 11 queues of group 1.* place 87 of at most 100"):
+            await window.take(10, 1, 7)
+        window.give(50, 1, 7)
+        await window.take(10, 1, 7)
+        assert window.used == 10 + 25 + 12 + 50
 
     asyncio.run(scenario())
 

@@ -33,7 +33,7 @@ from quorum.node.driver import boottime_s
 from quorum.node.wire.batches import BatchLimits
 
 MOST_PLACES = 16_384
-"""Queues in which groups have to place batches of several queues, each besides the first one."""
+"""Queues in which a group has to place batches of several queues, each besides the first one."""
 MAX_WAITING_BYTES = 512 << 20
 """Approximate memory of all deliveries that wait for clients, without their bodies: some 3 million ranges of messages.
 One address may have half of it."""

@@ -118,7 +118,6 @@ class Access:
         if is_limited and not self._is_told:
             self._is_told = True
             structlog.get_logger().info("no users yet: only connections from a loopback address are served")
-        self._has_served = True
 
     def users_changed(self, users: Users) -> None:
         self._users = users

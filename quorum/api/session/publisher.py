@@ -108,7 +108,7 @@ class SessionPublisher:
         self._bytes_of.clear()
         for group, places in self._places_of.items():
             if places:
-                self._hub.placing.give(places, (group, self._commands.owner))
+                self._hub.placing.give(places, group, self._commands.owner)
         self._places_of.clear()
 
     async def publish(
@@ -220,7 +220,7 @@ class SessionPublisher:
     ) -> None:
         size = batches.command_bytes(data, command)
         if places := len(queues) - 1:
-            await self._hub.placing.take_places(places, group, self._commands.owner)
+            await self._hub.placing.take(places, group, self._commands.owner)
             self._places_of[group] += places
         await self._hub.publishing.take_room(size, group)
         rows = len(numbers) + sum([len(each.ranges) for each in command.targets])
@@ -242,7 +242,7 @@ class SessionPublisher:
         self._hub.publishing.give(size, group)
         if places := len(batch.queues) - 1:
             self._places_of[group] -= places
-            self._hub.placing.give(places, (group, self._commands.owner))
+            self._hub.placing.give(places, group, self._commands.owner)
         self._commands.room.set()
         if batch.told is not None:
             batch.told(reply)
