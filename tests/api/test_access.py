@@ -27,6 +27,7 @@ from quorum.v1 import admin_pb2
 from support.members.users import AWAY, HERE, LIMIT_S, PASSWORD, as_user, header, with_users
 
 MANY = 12
+BOSS, ANN = User("boss", "", administers=True), User("ann", "", administers=True)
 
 
 # ---- admission
@@ -72,9 +73,23 @@ def test_a_configured_administrator_may_log_in_until_there_are_users() -> None:
         assert await user_of(access, HERE, {}) == "anybody"
         assert await user_of(access, AWAY, header("root", PASSWORD)) == "root"
         assert await user_of(access, AWAY, header("root", "another password")) == "log_in_failed"
+        assert await user_of(access, AWAY, header("another", PASSWORD)) == "log_in_failed"
         access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
         assert await user_of(access, AWAY, header("root", PASSWORD)) == "log_in_failed"
         assert await user_of(access, AWAY, header("admin", PASSWORD)) == "admin"
+        assert await user_of(access, HERE, {}) == "log_in_needed"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("first", [None, FirstAdministrator("root", secret_of(PASSWORD))])
+def test_allow_without_users_counts_until_there_are_users(first: FirstAdministrator | None) -> None:
+    async def scenario() -> None:
+        access = Access(first, is_open_without_users=True)
+        assert await user_of(access, AWAY, {}) == "anybody"
+        assert await user_of(access, AWAY, {}, "a client's certificate") == "anybody"
+        access.users_changed(Users([BOSS]))
+        assert await user_of(access, AWAY, {}) == "log_in_needed"
         assert await user_of(access, HERE, {}) == "log_in_needed"
 
     asyncio.run(scenario())
@@ -87,6 +102,16 @@ def test_a_certificate_names_its_user() -> None:
         assert await user_of(access, AWAY, {}, "admin") == "admin"
         assert await user_of(access, AWAY, {}, "somebody") == "log_in_failed"
         assert await user_of(access, AWAY, header("admin", ""), "") == "log_in_failed"  # it has no password
+
+    asyncio.run(scenario())
+
+
+def test_a_password_beside_a_certificate_is_what_counts() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "", administers=True), User("ann", secret_of(PASSWORD))]))
+        assert await user_of(access, AWAY, header("ann", PASSWORD), "admin") == "ann"
+        assert await user_of(access, AWAY, header("ann", "another password"), "admin") == "log_in_failed"
 
     asyncio.run(scenario())
 
@@ -113,9 +138,6 @@ def test_a_user_that_is_removed_while_its_password_is_checked_does_not_get_in() 
         assert await entering == "user_changed"
 
     asyncio.run(scenario())
-
-
-BOSS, ANN = User("boss", "", administers=True), User("ann", "", administers=True)
 
 
 @pytest.mark.parametrize(
@@ -183,13 +205,16 @@ def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() ->
             self.ended = why.status.reason
 
     access = Access(is_open_without_users=True)
-    away, here = Session(AWAY), Session(HERE)
+    away, here, named = Session(AWAY), Session(HERE), Session(AWAY)
     for session in (away, here):
         access.begin(session, None, {})
+    access.begin(named, BOSS, {})
     access.reconfigure(None, is_open_without_users=True)
-    assert (away.ended, here.ended) == ("", "")
+    assert (away.ended, here.ended, named.ended) == ("", "", "")
+    assert asyncio.run(user_of(access, AWAY, {})) == "anybody"
     access.reconfigure(None, is_open_without_users=False)
-    assert (away.ended, here.ended) == ("user_changed", "")
+    assert (away.ended, here.ended, named.ended) == ("user_changed", "", "")
+    assert asyncio.run(user_of(access, AWAY, {})) == "no_users"
 
 
 def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -23,7 +24,7 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.security.access import Access
-from quorum.api.security.tokens import Tokens
+from quorum.api.security.tokens import LEEWAY_S, MAX_KEYS_BYTES, Tokens
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.client import Client
@@ -256,6 +257,29 @@ def test_any_text_is_refused_or_names_its_user(given_text: str) -> None:
         access = Access(tokens=Tokens(keys_in(Path(directory), one=RSA), "RS256", "quorum", "sub").check)
         access.users_changed(Users([User("ann", "", administers=True)]))
         assert "token" in reason_of(access, given_text) or "not of the form" in reason_of(access, given_text)
+
+
+def test_clocks_may_differ_by_the_leeway_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub")
+    soon = token(nbf=time.time() + LEEWAY_S)
+    assert tokens.check(soon)[0] == "ann"
+    now_s = 1_900_000_000.0
+    monkeypatch.setattr("quorum.api.security.tokens.time", SimpleNamespace(time=lambda: now_s))
+    assert tokens.check(token(exp=now_s - 4)) == ("ann", now_s - 4)
+    with pytest.raises(ValueError, match="it has expired"):
+        tokens.check(token(exp=now_s - 5))
+
+
+def test_a_file_of_keys_has_a_limit(tmp_path: Path) -> None:
+    """A member reads it while it serves."""
+    file = keys_in(tmp_path, one=RSA)
+    keys = file.read_text(encoding="utf-8")
+    file.write_text(keys.ljust(MAX_KEYS_BYTES), encoding="utf-8")
+    tokens = Tokens(file, "RS256", "quorum", "sub")
+    file.write_text(keys.ljust(MAX_KEYS_BYTES + 1), encoding="utf-8")
+    with capture_logs() as lines:
+        assert tokens.check(token())[0] == "ann"
+    assert f"has {MAX_KEYS_BYTES + 1} bytes; allowed: {MAX_KEYS_BYTES}" in lines[0]["reason"]
 
 
 @pytest.mark.parametrize("expiry", [float("nan"), float("inf"), 10**400])
