@@ -217,15 +217,21 @@ def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() ->
     assert asyncio.run(user_of(access, AWAY, {})) == "no_users"
 
 
-def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a log-in waited for all passwords that another address had sent before it."""
-    checked: list[str] = []
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that were checked. A user's secret is the password itself."""
+    found: list[str] = []
 
     def is_right(password: str, secret: str) -> bool:
-        checked.append(password)
+        found.append(password)
         return secret == password
 
     monkeypatch.setattr("quorum.api.security.access.is_right", is_right)
+    return found
+
+
+def test_addresses_take_turns_with_their_passwords(checked: list[str]) -> None:
+    """Before, a log-in waited for all passwords that another address had sent before it."""
 
     async def scenario() -> None:
         access = Access()
@@ -240,6 +246,64 @@ def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(scenario())
     assert len(checked) == 41 and checked.index("right") <= 2
+
+
+def test_a_wrong_password_is_wrong_each_time_and_its_refusal_is_short() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        for name in ("admin", "admin", "n" * 5_000):
+            with pytest.raises(StatusError) as refused:
+                await access.admit("Queue/Get", AWAY, AWAY, header(name, "wrong"))
+            assert refused.value.status.reason == "log_in_failed"
+            assert len(refused.value.status.message) < 400, "headers have a limit"
+
+    asyncio.run(scenario())
+
+
+def test_a_log_in_that_has_ended_takes_no_share_of_its_address(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorum.api.security.access.MAX_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        for number in range(4):
+            assert await user_of(access, AWAY, header("admin", f"wrong {number}")) == "log_in_failed"
+            ended = asyncio.create_task(user_of(access, AWAY, header("admin", "its client has gone")))
+            await asyncio.sleep(0)
+            ended.cancel()
+            await asyncio.wait({ended})
+        assert await user_of(access, AWAY, header("admin", "right")) == "admin"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["ann", "without", "nobody"])
+def test_a_refused_log_in_costs_one_check_whether_or_not_there_is_such_a_user(
+    checked: list[str], name: str
+) -> None:
+    """Else its time tells which users there are."""
+    access = Access()
+    access.users_changed(Users([User("ann", "right", administers=True), User("without", "")]))
+    assert asyncio.run(user_of(access, AWAY, header(name, "wrong"))) == "log_in_failed"
+    assert checked == ["wrong"]
+
+
+def test_a_right_password_is_checked_again_when_so_many_others_came_after_it(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorum.api.security.access.KNOWN_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User(name, name.upper(), administers=True) for name in "abc"]))
+        for name in "abacab":
+            assert await user_of(access, AWAY, header(name, name.upper())) == name
+
+    asyncio.run(scenario())
+    assert checked == ["A", "B", "C", "B"]
 
 
 def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:

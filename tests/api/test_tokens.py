@@ -226,6 +226,41 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: P
     asyncio.run(scenario())
 
 
+class Call:
+    """A call that goes on until its user or its token ends it."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def end(self, why: StatusError) -> None:
+        assert why.status.reason == "user_changed"
+        self.ended.set()
+
+
+def test_a_call_ends_when_its_token_does_or_is_accepted_no_more(tmp_path: Path) -> None:
+    """Between its headers and its first request, the key may have been removed, or the time of the token over."""
+
+    async def scenario() -> None:
+        access = access_with(Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub"))
+        ann = User("ann", "")
+        for headers in (
+            {"authorization": f"Bearer {token(exp=time.time() + 0.1)}"},
+            {"authorization": f"bearer {token(kid='removed')}"},
+        ):
+            call = Call()
+            access.begin(call, ann, headers)
+            await call.ended.wait()
+            access.over(call)
+        over, other = Call(), Call()
+        access.begin(over, ann, {"authorization": f"Bearer {token(kid='removed')}"})
+        access.over(over)  # it has ended by itself
+        access.begin(other, ann, {"authorization": f"Bearer {token(kid='removed')}"})
+        await other.ended.wait()
+        assert not over.ended.is_set()
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_S))
+
+
 def parts_of(given: str) -> tuple[str, str, str]:
     head, claims, signature = given.split(".")
     return head, claims, signature
