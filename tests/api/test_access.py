@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.grpc.calls import _client_call
-from quorum.api.security.access import Access, FirstAdministrator, is_loopback
+from quorum.api.security.access import MAX_HEADER, Access, FirstAdministrator, is_loopback
 from quorum.api.security.passwords import is_right, secret_of
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
@@ -205,15 +205,16 @@ def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() ->
             self.ended = why.status.reason
 
     access = Access(is_open_without_users=True)
-    away, here, named = Session(AWAY), Session(HERE), Session(AWAY)
-    for session in (away, here):
+    away, here, named, over = Session(AWAY), Session(HERE), Session(AWAY), Session(AWAY)
+    for session in (away, here, over):
         access.begin(session, None, {})
+    access.over(over)
     access.begin(named, BOSS, {})
     access.reconfigure(None, is_open_without_users=True)
     assert (away.ended, here.ended, named.ended) == ("", "", "")
     assert asyncio.run(user_of(access, AWAY, {})) == "anybody"
     access.reconfigure(None, is_open_without_users=False)
-    assert (away.ended, here.ended, named.ended) == ("user_changed", "", "")
+    assert (away.ended, here.ended, named.ended, over.ended) == ("user_changed", "", "", "")
     assert asyncio.run(user_of(access, AWAY, {})) == "no_users"
 
 
@@ -228,6 +229,21 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("quorum.api.security.access.is_right", is_right)
     return found
+
+
+def test_a_header_is_of_the_kind_basic_and_has_a_limit(checked: list[str]) -> None:
+    async def scenario() -> None:
+        access = Access()
+        with_colon = "a:long:password"
+        access.users_changed(Users([User("admin", with_colon, administers=True)]))
+        given = header("admin", with_colon)["authorization"].removeprefix("Basic ")
+        for kind, found in (("Basic", "admin"), ("bAsIc", "admin"), ("Digest", "log_in_failed")):
+            assert await user_of(access, AWAY, {"authorization": f"{kind} {given}"}) == found
+        long = header("admin", "x" * MAX_HEADER)
+        assert await user_of(access, AWAY, long) == "log_in_failed"
+        assert checked == [with_colon], "no password of that length is checked"
+
+    asyncio.run(scenario())
 
 
 def test_addresses_take_turns_with_their_passwords(checked: list[str]) -> None:
