@@ -128,11 +128,28 @@ def test_no_line_is_lost_while_another_file_cannot_begin(
     verify([*numbered, path])
 
 
-def test_a_new_member_is_named_with_its_addresses() -> None:
-    new = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
+NEW = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
+PREPARED = pb.TransactionId(group=2, producer=b"\x5d\x41", number=17)
+BINDING = pb.Binding(source="logs", queue="errors", routing_key="a secret")
+
+
+@pytest.mark.parametrize(
+    ("call", "request_", "target"),
+    [
+        ("AddMember", pb.AddMemberRequest(member=NEW), "member=d clients=d:7400 peers=d:7401"),
+        ("SetPolicy", pb.SetPolicyRequest(policy=pb.Policy(name="p", pattern="*")), "policy=p"),
+        ("AddBinding", pb.AddBindingRequest(binding=BINDING), "binding=logs queue=errors"),
+        ("RemoveBinding", pb.RemoveBindingRequest(binding=pb.Binding(id=7)), "id=7"),
+        ("ResolveTransaction", pb.ResolveTransactionRequest(id=PREPARED), "transaction=2 5d41 17"),
+        ("TransferLeadership", pb.TransferLeadershipRequest(group=3, to="n2"), "group=3"),
+        ("SetUser", pb.SetUserRequest(user="ann", password="a secret"), "user=ann"),
+        ("DeleteQueue", pb.DeleteQueueRequest(queue="q" * 300), "queue=" + "q" * 249),
+    ],
+)
+def test_a_line_names_what_the_call_was_about(call: str, request_: Any, target: str) -> None:
     with capture_logs() as logged:
-        Context().run(Access().check, "Admin/AddMember", pb.AddMemberRequest(member=new), None, WHO[1])
-    assert logged[0]["target"] == "member=d clients=d:7400 peers=d:7401"
+        Context().run(Access().check, f"Admin/{call}", request_, None, WHO[1])
+    assert logged[0]["target"] == target
 
 
 def test_the_page_shows_a_line_as_it_is_written() -> None:
