@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 import quorum
 from quorum.api.grpc.calls import _client_call
 from quorum.api.security.access import MAX_HEADER, Access, FirstAdministrator, is_loopback
-from quorum.api.security.passwords import is_right, secret_of
+from quorum.api.security.passwords import secret_of
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.connection.endpoints import CLIENT_CALL
@@ -373,15 +373,6 @@ def test_the_log_says_who_changed_what() -> None:
         ("configurer", "Admin/DeclareQueue", "queue=other.too", "user 'configurer' has no permission"),
     ]
     assert PASSWORD not in str(lines)
-
-
-def test_a_password_is_known_by_its_secret_alone() -> None:
-    secret = secret_of(PASSWORD, bytes(16))
-    assert is_right(PASSWORD, secret)
-    assert not is_right("another password", secret)
-    assert not is_right(PASSWORD, "")
-    assert PASSWORD not in secret
-    assert secret_of(PASSWORD) != secret_of(PASSWORD)
 
 
 def test_what_is_a_loopback_address() -> None:

@@ -191,6 +191,9 @@ def test_renewed_keys_are_used_and_wrong_ones_are_not(tmp_path: Path) -> None:
     assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
     file.write_text("no keys", encoding="utf-8")
     assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    file.unlink()
+    assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    file.write_text("no keys", encoding="utf-8")
     with pytest.raises(ValueError, match="no set of keys"):
         Tokens(file, "RS256", "quorum", "sub")
 
@@ -292,6 +295,24 @@ def test_any_text_is_refused_or_names_its_user(given_text: str) -> None:
         access = Access(tokens=Tokens(keys_in(Path(directory), one=RSA), "RS256", "quorum", "sub").check)
         access.users_changed(Users([User("ann", "", administers=True)]))
         assert "token" in reason_of(access, given_text) or "not of the form" in reason_of(access, given_text)
+
+
+def test_another_claim_may_have_the_users_name(tmp_path: Path) -> None:
+    access = access_with(Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "login"))
+    assert reason_of(access, token(sub="admin", login="ann")) == "ann"
+    assert "no text and number" in reason_of(access, token(login=7))
+    assert 'missing the "login" claim' in reason_of(access, token())
+
+
+def test_a_token_without_a_key_id_is_checked_with_the_key_that_has_none(tmp_path: Path) -> None:
+    file = keys_in(tmp_path, one=RSA)
+    access = access_with(Tokens(file, "RS256", "quorum", "sub"))
+    without = jwt.encode({"sub": "ann", "aud": "quorum", "exp": 1 << 40}, RSA, "RS256")
+    assert "unknown key" in reason_of(access, without)
+    keys = json.loads(file.read_text(encoding="utf-8"))
+    del keys["keys"][0]["kid"]
+    file.write_text(json.dumps(keys), encoding="utf-8")
+    assert reason_of(access, without) == "ann"
 
 
 def test_clocks_may_differ_by_the_leeway_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
