@@ -104,6 +104,36 @@ def test_a_node_that_others_know_with_another_directory_is_told_what_may_be_wron
 
 
 @pytest.mark.parametrize(
+    ("emptied", "reason"),
+    [
+        ("a", "'b' knows 'a' with another data directory"),
+        ("b", "'b' has come back with another data directory"),
+    ],
+)
+def test_a_member_that_comes_back_with_another_directory_is_refused(
+    cluster: Cluster, emptied: str, reason: str
+) -> None:
+    """Its promises are lost. b dials a, which says why."""
+    first, later = b"f" * 16, b"l" * 16
+    keeps = "b" if emptied == "a" else "a"
+    with structlog.testing.capture_logs() as lines:
+        network = cluster.add(keeps, incarnation=b"k" * 16, known=lambda _: first)
+        cluster.add(emptied, incarnation=later)
+        cluster.until(lambda: network.stats.refused_handshakes >= 2)
+    assert not network.connected(emptied)
+    assert [line for line in lines if line["node"] == "a" and line["reason"].startswith(reason)]
+    cluster.networks.pop(emptied).close()
+    cluster.add(emptied, boot=2, incarnation=first)
+    cluster.until(lambda: cluster.connected("a", "b"))
+
+
+def test_a_short_secret_is_refused() -> None:
+    Identity("a", 1, bytes(32), "test")
+    with pytest.raises(ValueError, match="at least 32 bytes, not 31"):
+        Identity("a", 1, bytes(31), "test")
+
+
+@pytest.mark.parametrize(
     ("one", "other", "is_refused"),
     [("a b", "a b", False), ("a b", "a c", True), ("a b", "", False), ("", "a b", False), ("", "", False)],
 )
