@@ -373,7 +373,8 @@ def test_files_that_fit_no_worse_than_those_in_use_are_taken(made: Path, tmp_pat
     found = tls(made, "a")
     tomorrow = issue(own, tmp_path, first_day=1, last_day=3)
     assert found.prepare(*tomorrow, own / "ca.pem")()
-    assert found.prepare(*issue(own, tmp_path / "past", first_day=-3, last_day=-1), own / "ca.pem")()
+    expired = issue(own, tmp_path / "past", first_day=-3, last_day=-1)
+    assert tls(made, "a").prepare(*expired, own / "ca.pem")()
     assert found.prepare(other / "a.pem", other / "a.key", own / "ca.pem")()
 
 
