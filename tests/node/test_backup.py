@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segment_files.segments import HEADER_BLOCK
+from quorum.node.identity.identity import decode_line, encode_line
 from quorum.node.offline.backup import BackupError, create_backup, refuse_backup, verify_backup
 from support.log.data_directories import Data, tree
 
@@ -110,11 +112,49 @@ def test_a_backup_goes_to_a_new_directory_elsewhere(data: Path, tmp_path: Path) 
             create_backup(data, target)
 
 
+def test_a_backup_is_on_disk_before_it_has_its_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, partial = tmp_path / "backup", tmp_path / "backup.partial"
+    done: list[Path | str] = []
+    fsync, fdatasync, rename = os.fsync, os.fdatasync, os.rename
+
+    def synced(sync: Callable[[int], None], descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source: Path, place: Path) -> None:
+        rename(source, place)
+        done.append(f"renamed to {Path(place).name}")
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced(fsync, descriptor))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced(fdatasync, descriptor))
+    monkeypatch.setattr(os, "rename", renamed)
+    create_backup(data, target)
+    monkeypatch.undo()
+    at = done.index("renamed to backup")
+    folders = {partial, partial / "log", partial / "log" / "snapshots"}
+    files = {partial / name for name in tree(target)} - {partial / "backup.json"}
+    assert folders | files | {partial / "backup.json.new"} == set(done[:at]) - {"renamed to backup.json"}
+    assert done[at + 1 :] == [tmp_path]
+
+
+def test_a_backup_of_another_format_is_refused(data: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "backup" / "backup.json"
+    create_backup(data, manifest.parent)
+    fields = decode_line(manifest.read_bytes())
+    manifest.write_bytes(encode_line({**fields, "quorum_backup": 2}))
+    with pytest.raises(BackupError, match="has format 2; this release reads 1"):
+        verify_backup(manifest.parent)
+
+
 def test_no_member_runs_on_a_backup(data: Path, tmp_path: Path) -> None:
     create_backup(data, tmp_path / "backup")
     refuse_backup(data)
     with pytest.raises(ConfigError, match="is a backup, and no member runs on one"):
         refuse_backup(tmp_path / "backup")
+    with pytest.raises(ConfigError, match="is a backup"):
+        create_backup(tmp_path / "backup", tmp_path / "another")
     before = tree(tmp_path / "backup")
     config = NodeConfig(
         name="n3",
