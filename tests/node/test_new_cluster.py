@@ -125,6 +125,31 @@ def test_two_clusters_made_from_one_are_two(data: Data, target: Path) -> None:
     assert re.fullmatch(r"test-r[0-9a-f]{8}", second.cluster), "the random part is replaced"
 
 
+def test_the_new_term_is_above_those_of_votes_and_of_entries(data: Data, target: Path) -> None:
+    """The member may have voted in a term of which it has no entry."""
+    log = data.log()
+    log.journal(1).set_hard_state(9, "n1")
+    log.sync()
+    log.close()
+    new_cluster(data.directory, target, accepts_loss=True)
+    assert [each.term for each in found_in(target, target.with_name("more")).groups] == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("eu-rack", "eu-rack-r"),
+        ("eu-r0123456", "eu-r0123456-r"),
+        ("eu-r01234567", "eu-r"),
+        ("x" * 64, "x" * 54 + "-r"),
+    ],
+)
+def test_the_name_of_the_new_cluster_is_the_old_one_with_a_random_part(old: str, new: str) -> None:
+    made = module._new_name(old)
+    assert made[:-8] == new and re.fullmatch("[0-9a-f]{8}", made[-8:])
+    assert len(made) <= 64
+
+
 def test_a_backup_serves_as_well(data: Data, target: Path, tmp_path: Path) -> None:
     create_backup(data.directory, tmp_path / "backup")
     before = tree(tmp_path / "backup")
