@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
-from quorum.catalog.members import AddMember, DrainMember, RemoveMember, joined_id
+from quorum.catalog.members import AddMember, ConfirmMember, DrainMember, RemoveMember, joined_id
 from quorum.cli.main import app
 from quorum.errors import OperatorError
 from quorum.log import RealFiles
@@ -184,6 +184,26 @@ def test_members_that_joined_or_are_drained(data: Data, target: Path) -> None:
     own = catalog_of(target).members.by_id
     assert list(own) == ["n3"]
     assert not own["n3"].is_drained
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_member_that_has_joined_becomes_a_cluster_and_one_that_was_joining_does_not(
+    tmp_path: Path, target: Path, is_confirmed: bool
+) -> None:
+    data = Data(tmp_path / "data")
+    incarnation = data.make(joined=True).incarnation
+    own = joined_id("n3", incarnation)
+    data.add(0, [AddMember(own, "n3", "x:1", "x:2", incarnation, replaces=True)], version=2)
+    for group in (0, 1):
+        data.configure(group, Configuration(("n1", "n2", own)))
+    if not is_confirmed:
+        with pytest.raises(CannotRecover, match=f"{own} was still joining, and may lack data"):
+            new_cluster(data.directory, target, accepts_loss=True)
+        return
+    data.add(0, [ConfirmMember(own)], version=2)
+    new_cluster(data.directory, target, accepts_loss=True)
+    assert list(catalog_of(target).members.by_id) == [own]
+    assert configurations(target) == [Configuration((own,))] * 2
 
 
 def test_a_catalog_that_lags_behind_the_groups_is_corrected(data: Data, target: Path) -> None:
