@@ -224,6 +224,11 @@ def test_a_catalog_that_lags_behind_the_groups_is_corrected(data: Data, target: 
     assert len(catalog.policies) == 0
 
 
+def test_the_first_queue_that_the_catalog_has_not_declared_is_unknown(data: Data, target: Path) -> None:
+    data.add(1, [c.CreateQueue(3, CONFIG)], is_numbered=False)
+    assert found_in(data.directory, target).unknown_queues == 1
+
+
 def test_of_many_corrections_none_is_left_out(data: Data, target: Path) -> None:
     """More than fit into one entry."""
     data.add(1, [c.CreateQueue(3_000, CONFIG)], is_numbered=False)
@@ -353,6 +358,10 @@ REFUSED: dict[str, tuple[Callable[[Data], None], str]] = {
     "too far behind": (
         lambda data: data.add(1, [c.CreateQueue(1_000_000, CONFIG)], is_numbered=False),
         "know 999998 queues",
+    ),
+    "too far behind in its policies": (
+        lambda data: data.add(1, [c.Configured(1_000_000, 9)], is_numbered=False),
+        "changes of policies more than the system group",
     ),
 }
 
