@@ -118,6 +118,19 @@ def test_the_window_is_filled_to_its_limits_and_no_further(
     run(scenario)
 
 
+def test_a_batch_of_one_message_counts_as_a_range_until_it_is_decided() -> None:
+    async def scenario() -> None:
+        world = World(max_window_ranges=1)
+        await world.begin(1)
+        second = world.begin(1)
+        await pause()
+        assert not second.done()
+        world.confirm(1, 1)
+        await second
+
+    run(scenario)
+
+
 def test_a_batch_larger_than_the_window_goes_alone() -> None:
     async def scenario() -> None:
         world = World(window_bytes=100)
@@ -259,6 +272,19 @@ def test_the_first_refusal_is_the_one_that_is_told() -> None:
     run(scenario)
 
 
+def test_a_message_that_is_decided_stays_so_when_its_whole_batch_is_answered() -> None:
+    async def scenario() -> None:
+        world = World()
+        batch = await world.begin(3)
+        world.confirm(2, 2)
+        world.refuse("FULL", 1, 3)
+        with pytest.raises(PublishRejected) as refused:
+            await batch
+        assert refused.value.rejected == ((0, 0), (2, 2))
+
+    run(scenario)
+
+
 def test_an_answer_with_an_unavailable_part_decides_the_others() -> None:
     async def scenario() -> None:
         world = World()
@@ -290,11 +316,13 @@ def test_an_answer_for_numbers_that_were_not_sent_is_a_defect_of_the_service(ans
 
 def test_what_is_given_up_after_23_hours_makes_room() -> None:
     async def scenario() -> None:
-        world = World(window_bytes=100)
-        old = await world.begin(1, 100)
-        waiting = world.begin(1, 100)
+        world = World(window_bytes=200)
+        old = await world.begin(1, 150)
+        world.now_s += 60
+        await world.begin(1, 50)
+        waiting = world.begin(1, 150)
         await pause()
-        world.now_s += 23 * 3_600 - 1
+        world.now_s += 23 * 3_600 - 61
         world.publisher.give_up_old()
         await pause()
         assert not old.done() and not waiting.done()
@@ -303,7 +331,7 @@ def test_what_is_given_up_after_23_hours_makes_room() -> None:
         with pytest.raises(errors.OutcomeUnknown):
             await old
         await waiting
-        assert [each.first_sequence for each in world.sent()] == [2]
+        assert [each.first_sequence for each in world.sent()] == [2, 3]
 
     run(scenario)
 
