@@ -1,5 +1,5 @@
-"""What a group's checkpoints tell the log to keep, and what they say about it (quorum/node/replica/checkpoints.py). Log and
-group are stand-ins."""
+"""What a group's checkpoints tell the log to keep, and what they say about it (quorum/node/replica/checkpoints.py). The
+log and the group are stand-ins."""
 
 from __future__ import annotations
 
