@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from quorum.api import status
+from quorum.api.session.session_routes import Route
 from quorum.api.status import StatusError
-from quorum.client.messages.batch import Message
+from quorum.client.messages.batch import Message, encode_batch
 from quorum.node.queries import Query
 from support.members.publishing_node import Node, on_node
 
@@ -37,6 +38,35 @@ def test_while_the_catalog_cannot_be_asked_nothing_is_refused(way: str) -> None:
         node.hub.requests.query_current = current  # type: ignore[method-assign]
         told = await node.publish(**WAYS[way])
         assert set(told) == {1, 2} and "wrong_sequence" not in told.values()
+
+    on_node(scenario)
+
+
+def test_a_batch_for_one_queue_that_nobody_can_look_up_ends_the_session() -> None:
+    async def scenario(node: Node) -> None:
+        async def no_leader(query: Query[Any]) -> None:
+            raise status.unavailable("no_leader", "the system group has no leader")
+
+        node.hub.requests.query_current = no_leader  # type: ignore[method-assign, assignment]
+        with pytest.raises(StatusError, match="no leader"):
+            await node.session.publisher.publish("nowhere", 1, 1, encode_batch([b"1"]).data)
+        assert (node.told(), node.sent) == ({}, [])
+
+    on_node(scenario)
+
+
+def test_what_several_groups_have_taken_before_is_confirmed_in_the_order_of_its_numbers() -> None:
+    """The user has lost its permission since then."""
+
+    async def scenario(node: Node) -> None:
+        node.session.open(b"p" * 16, 1, owner=9)
+        assert await node.publish(["far", "a"]) == {1: "", 2: ""}
+        again = Node(2, node.groups)
+        again.session.open(b"p" * 16, 2, owner=9)
+        batch = encode_batch([b"1", b"2", b"3"]).data
+        why = status.StatusError(status.make(status.Code.PERMISSION_DENIED, "not_permitted", "no"))
+        await again.session.publisher.refuse(Route("", "a", ()), 1, 1, batch, why)
+        assert again.told() == {1: "", 2: "", 3: "not_permitted"}
 
     on_node(scenario)
 
