@@ -36,6 +36,16 @@ def test_every_method_has_an_entry_in_the_table() -> None:
     assert set(BY_METHOD) >= AUDITED
 
 
+def test_every_administrative_call_that_changes_anything_is_audited() -> None:
+    reads = ("List", "Describe", "Export", "ClusterStatus")
+    changes = {
+        name
+        for name in methods()
+        if name.startswith("Admin/") and not name.partition("/")[2].startswith(reads)
+    }
+    assert changes | {"Bulk/DeleteSubscription"} == AUDITED
+
+
 OF_RIGHTS = {"admin", "monitor", "configurer", "writer", "reader"}
 MONITORS = {"admin", "monitor"}
 ALLOWED = {
