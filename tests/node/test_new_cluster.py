@@ -109,6 +109,10 @@ def test_the_member_is_the_only_one_of_another_cluster(data: Data, target: Path)
     assert [each.term for each in again.groups] == [5, 5], "a term that no old leader had"
     log = Data(target).log()
     assert [log.journal(group).hard_state for group in (0, 1)] == [(5, "n3")] * 2, "no vote in it for another"
+    journal = log.journal(0)
+    bodies = [memoryview(journal.read(index)) for index in range(1, journal.last_index + 1)]
+    times = [Command(body[1:]).now_ms for body in bodies if body[0] == COMMAND]
+    assert times == sorted(times), "group time does not go back"
     log.close()
 
 
