@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.grpc.calls import _client_call
-from quorum.api.security.access import Access, FirstAdministrator, is_loopback
-from quorum.api.security.passwords import is_right, secret_of
+from quorum.api.security.access import MAX_HEADER, Access, FirstAdministrator, is_loopback
+from quorum.api.security.passwords import secret_of
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.connection.endpoints import CLIENT_CALL
@@ -27,6 +27,7 @@ from quorum.v1 import admin_pb2
 from support.members.users import AWAY, HERE, LIMIT_S, PASSWORD, as_user, header, with_users
 
 MANY = 12
+BOSS, ANN = User("boss", "", administers=True), User("ann", "", administers=True)
 
 
 # ---- admission
@@ -78,9 +79,23 @@ def test_a_configured_administrator_may_log_in_until_there_are_users() -> None:
         assert await user_of(access, HERE, {}) == "anybody"
         assert await user_of(access, AWAY, header("root", PASSWORD)) == "root"
         assert await user_of(access, AWAY, header("root", "another password")) == "log_in_failed"
+        assert await user_of(access, AWAY, header("another", PASSWORD)) == "log_in_failed"
         access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
         assert await user_of(access, AWAY, header("root", PASSWORD)) == "log_in_failed"
         assert await user_of(access, AWAY, header("admin", PASSWORD)) == "admin"
+        assert await user_of(access, HERE, {}) == "log_in_needed"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("first", [None, FirstAdministrator("root", secret_of(PASSWORD))])
+def test_allow_without_users_counts_until_there_are_users(first: FirstAdministrator | None) -> None:
+    async def scenario() -> None:
+        access = Access(first, is_open_without_users=True)
+        assert await user_of(access, AWAY, {}) == "anybody"
+        assert await user_of(access, AWAY, {}, "a client's certificate") == "anybody"
+        access.users_changed(Users([BOSS]))
+        assert await user_of(access, AWAY, {}) == "log_in_needed"
         assert await user_of(access, HERE, {}) == "log_in_needed"
 
     asyncio.run(scenario())
@@ -93,6 +108,16 @@ def test_a_certificate_names_its_user() -> None:
         assert await user_of(access, AWAY, {}, "admin") == "admin"
         assert await user_of(access, AWAY, {}, "somebody") == "log_in_failed"
         assert await user_of(access, AWAY, header("admin", ""), "") == "log_in_failed"  # it has no password
+
+    asyncio.run(scenario())
+
+
+def test_a_password_beside_a_certificate_is_what_counts() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "", administers=True), User("ann", secret_of(PASSWORD))]))
+        assert await user_of(access, AWAY, header("ann", PASSWORD), "admin") == "ann"
+        assert await user_of(access, AWAY, header("ann", "another password"), "admin") == "log_in_failed"
 
     asyncio.run(scenario())
 
@@ -119,9 +144,6 @@ def test_a_user_that_is_removed_while_its_password_is_checked_does_not_get_in() 
         assert await entering == "user_changed"
 
     asyncio.run(scenario())
-
-
-BOSS, ANN = User("boss", "", administers=True), User("ann", "", administers=True)
 
 
 @pytest.mark.parametrize(
@@ -189,24 +211,49 @@ def test_a_session_without_a_log_in_ends_when_the_configuration_demands_one() ->
             self.ended = why.status.reason
 
     access = Access(is_open_without_users=True)
-    away, here = Session(AWAY), Session(HERE)
-    for session in (away, here):
+    away, here, named, over = Session(AWAY), Session(HERE), Session(AWAY), Session(AWAY)
+    for session in (away, here, over):
         access.begin(session, None, {})
+    access.over(over)
+    access.begin(named, BOSS, {})
     access.reconfigure(None, is_open_without_users=True)
-    assert (away.ended, here.ended) == ("", "")
+    assert (away.ended, here.ended, named.ended) == ("", "", "")
+    assert asyncio.run(user_of(access, AWAY, {})) == "anybody"
     access.reconfigure(None, is_open_without_users=False)
-    assert (away.ended, here.ended) == ("user_changed", "")
+    assert (away.ended, here.ended, named.ended, over.ended) == ("user_changed", "", "", "")
+    assert asyncio.run(user_of(access, AWAY, {})) == "no_users"
 
 
-def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, a log-in waited for all passwords that another address had sent before it."""
-    checked: list[str] = []
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that were checked. A user's secret is the password itself."""
+    found: list[str] = []
 
     def is_right(password: str, secret: str) -> bool:
-        checked.append(password)
+        found.append(password)
         return secret == password
 
     monkeypatch.setattr("quorum.api.security.access.is_right", is_right)
+    return found
+
+
+def test_a_header_is_of_the_kind_basic_and_has_a_limit(checked: list[str]) -> None:
+    async def scenario() -> None:
+        access = Access()
+        with_colon = "a:long:password"
+        access.users_changed(Users([User("admin", with_colon, administers=True)]))
+        given = header("admin", with_colon)["authorization"].removeprefix("Basic ")
+        for kind, found in (("Basic", "admin"), ("bAsIc", "admin"), ("Digest", "log_in_failed")):
+            assert await user_of(access, AWAY, {"authorization": f"{kind} {given}"}) == found
+        long = header("admin", "x" * MAX_HEADER)
+        assert await user_of(access, AWAY, long) == "log_in_failed"
+        assert checked == [with_colon], "no password of that length is checked"
+
+    asyncio.run(scenario())
+
+
+def test_addresses_take_turns_with_their_passwords(checked: list[str]) -> None:
+    """Before, a log-in waited for all passwords that another address had sent before it."""
 
     async def scenario() -> None:
         access = Access()
@@ -221,6 +268,64 @@ def test_addresses_take_turns_with_their_passwords(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(scenario())
     assert len(checked) == 41 and checked.index("right") <= 2
+
+
+def test_a_wrong_password_is_wrong_each_time_and_its_refusal_is_short() -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", secret_of(PASSWORD), administers=True)]))
+        for name in ("admin", "admin", "n" * 5_000):
+            with pytest.raises(StatusError) as refused:
+                await access.admit("Queue/Get", AWAY, AWAY, header(name, "wrong"))
+            assert refused.value.status.reason == "log_in_failed"
+            assert len(refused.value.status.message) < 400, "headers have a limit"
+
+    asyncio.run(scenario())
+
+
+def test_a_log_in_that_has_ended_takes_no_share_of_its_address(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorum.api.security.access.MAX_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        for number in range(4):
+            assert await user_of(access, AWAY, header("admin", f"wrong {number}")) == "log_in_failed"
+            ended = asyncio.create_task(user_of(access, AWAY, header("admin", "its client has gone")))
+            await asyncio.sleep(0)
+            ended.cancel()
+            await asyncio.wait({ended})
+        assert await user_of(access, AWAY, header("admin", "right")) == "admin"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["ann", "without", "nobody"])
+def test_a_refused_log_in_costs_one_check_whether_or_not_there_is_such_a_user(
+    checked: list[str], name: str
+) -> None:
+    """Else its time tells which users there are."""
+    access = Access()
+    access.users_changed(Users([User("ann", "right", administers=True), User("without", "")]))
+    assert asyncio.run(user_of(access, AWAY, header(name, "wrong"))) == "log_in_failed"
+    assert checked == ["wrong"]
+
+
+def test_a_right_password_is_checked_again_when_so_many_others_came_after_it(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorum.api.security.access.KNOWN_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User(name, name.upper(), administers=True) for name in "abc"]))
+        for name in "abacab":
+            assert await user_of(access, AWAY, header(name, name.upper())) == name
+
+    asyncio.run(scenario())
+    assert checked == ["A", "B", "C", "B"]
 
 
 def test_a_users_flood_of_sessions_leaves_another_one_of_the_same_address_its_share() -> None:
@@ -274,15 +379,6 @@ def test_the_log_says_who_changed_what() -> None:
         ("configurer", "Admin/DeclareQueue", "queue=other.too", "user 'configurer' has no permission"),
     ]
     assert PASSWORD not in str(lines)
-
-
-def test_a_password_is_known_by_its_secret_alone() -> None:
-    secret = secret_of(PASSWORD, bytes(16))
-    assert is_right(PASSWORD, secret)
-    assert not is_right("another password", secret)
-    assert not is_right(PASSWORD, "")
-    assert PASSWORD not in secret
-    assert secret_of(PASSWORD) != secret_of(PASSWORD)
 
 
 def test_what_is_a_loopback_address() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
 import random
 import re
 import shlex
+import stat
 from contextvars import Context
 from pathlib import Path
 from typing import Any
@@ -128,11 +130,28 @@ def test_no_line_is_lost_while_another_file_cannot_begin(
     verify([*numbered, path])
 
 
-def test_a_new_member_is_named_with_its_addresses() -> None:
-    new = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
+NEW = pb.MemberInfo(name="d", client_address="d:7400", peer_address="d:7401", id="d~12", incarnation="12")
+PREPARED = pb.TransactionId(group=2, producer=b"\x5d\x41", number=17)
+BINDING = pb.Binding(source="logs", queue="errors", routing_key="a secret")
+
+
+@pytest.mark.parametrize(
+    ("call", "request_", "target"),
+    [
+        ("AddMember", pb.AddMemberRequest(member=NEW), "member=d clients=d:7400 peers=d:7401"),
+        ("SetPolicy", pb.SetPolicyRequest(policy=pb.Policy(name="p", pattern="*")), "policy=p"),
+        ("AddBinding", pb.AddBindingRequest(binding=BINDING), "binding=logs queue=errors"),
+        ("RemoveBinding", pb.RemoveBindingRequest(binding=pb.Binding(id=7)), "id=7"),
+        ("ResolveTransaction", pb.ResolveTransactionRequest(id=PREPARED), "transaction=2 5d41 17"),
+        ("TransferLeadership", pb.TransferLeadershipRequest(group=3, to="n2"), "group=3"),
+        ("SetUser", pb.SetUserRequest(user="ann", password="a secret"), "user=ann"),
+        ("DeleteQueue", pb.DeleteQueueRequest(queue="q" * 300), "queue=" + "q" * 249),
+    ],
+)
+def test_a_line_names_what_the_call_was_about(call: str, request_: Any, target: str) -> None:
     with capture_logs() as logged:
-        Context().run(Access().check, "Admin/AddMember", pb.AddMemberRequest(member=new), None, WHO[1])
-    assert logged[0]["target"] == "member=d clients=d:7400 peers=d:7401"
+        Context().run(Access().check, f"Admin/{call}", request_, None, WHO[1])
+    assert logged[0]["target"] == target
 
 
 def test_the_page_shows_a_line_as_it_is_written() -> None:
@@ -260,6 +279,8 @@ def test_zero_bytes_that_a_power_cut_left_are_an_interrupted_line(tmp_path: Path
         b'{"event',
         b'{"before":"0123',
         b"[" * 100_000 + b"\n",
+        b"rubbish" + bytes(9),
+        bytes(MAX_LINE_BYTES) + b"\n",
     ],
 )
 def test_what_no_crash_leaves_is_a_finding(tmp_path: Path, added: bytes) -> None:
@@ -280,9 +301,10 @@ def test_an_overwritten_last_line_and_another_file_are_findings(tmp_path: Path) 
     path = tmp_path / "audit.jsonl"
     audited(path, 1)
     first, last = path.read_bytes().splitlines()
-    path.write_bytes(first + b"\n" + b"x" * len(last) + b"\n")
-    with pytest.raises(Broken, match="line 2: it is no line of an audit file"):
-        verify([path])
+    for wrong in (b"x" * len(last), last + b"x", last[:100] + b"\x01"):
+        path.write_bytes(first + b"\n" + wrong + b"\n")
+        with pytest.raises(Broken, match="line 2: it is no line of an audit file"):
+            verify([path])
     with pytest.raises(Broken, match=r"README\.md, line 1: it is no line"):
         verify([ROOT / "README.md"])
     path.write_bytes(first[:-1])
@@ -344,6 +366,64 @@ def test_lines_go_to_the_file_of_the_name_also_if_it_was_moved(tmp_path: Path, c
     assert [(each["number"], each["before"] == last) for each in lines_of(path)] == [(3, True), (4, False)]
     found = verify([path] if change == "removed" else [older, path])
     assert found.lines == (2 if change == "removed" else 5)
+
+
+def open_files(folder: Path) -> int:
+    """How many files of this folder the process has open."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(each).startswith(str(folder))
+    return found
+
+
+def test_a_member_that_goes_on_for_long_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 500)
+    path = tmp_path / "audit.jsonl"
+    file = AuditFile(path, "node-1")
+    while not path.with_name("audit.jsonl.4").exists():
+        file.write("event")
+    assert open_files(tmp_path) == 1
+    for number in range(4):
+        path.rename(tmp_path / f"moved-{number}")
+        file.write("event")
+    assert open_files(tmp_path) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: os.rename(tmp_path / "none", path))
+        with pytest.raises(FileNotFoundError):
+            [file.write("event") for _ in range(10)]
+    assert open_files(tmp_path) == 1
+
+
+def test_only_its_owner_may_read_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    AuditFile(path, "node-1")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_chain_goes_on_after_a_file_that_was_moved_while_the_member_was_down(tmp_path: Path) -> None:
+    path, moved = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    AuditFile(path, "node-1").write("event")
+    path.rename(moved)
+    AuditFile(path, "node-1").write("event")
+    assert verify([moved, path]).lines == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("none/audit.jsonl", "cannot be used: No such file or directory"),
+        ("long", "is no audit file: its last line is too long"),
+        ("audit.jsonl", ""),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_before_it_is_used(tmp_path: Path, name: str, why: str) -> None:
+    (tmp_path / "long").write_bytes(b"x" * 20_000)
+    path = tmp_path / name
+    assert wrong_audit_file(path) == ([f"audit_file {path} {why}"] if why else [])
+    assert not (tmp_path / "audit.jsonl").exists()
 
 
 def test_a_file_that_was_made_shorter_is_told_in_the_log(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pool
 import quorum
 from quorum.api import server as api_server
 from quorum.api.security.access import Access
-from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN
+from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN, published
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.errors import ConnectionLost, PermissionRefused, QuorumError, from_rpc_error
@@ -34,6 +34,16 @@ def methods() -> dict[str, Any]:
 def test_every_method_has_an_entry_in_the_table() -> None:
     assert {*BY_METHOD, *OPEN} - {"Health/List"} == set(methods()) - {"Health/List"}
     assert set(BY_METHOD) >= AUDITED
+
+
+def test_every_administrative_call_that_changes_anything_is_audited() -> None:
+    reads = ("List", "Describe", "Export", "ClusterStatus")
+    changes = {
+        name
+        for name in methods()
+        if name.startswith("Admin/") and not name.partition("/")[2].startswith(reads)
+    }
+    assert changes | {"Bulk/DeleteSubscription"} == AUDITED
 
 
 OF_RIGHTS = {"admin", "monitor", "configurer", "writer", "reader"}
@@ -201,7 +211,9 @@ def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
         return set(BY_METHOD["Admin/DeclareQueue"](request)) - {("configure", "mine")}
 
     assert needs() == set()
+    assert needs(exchange="") == {("read", "mine"), ("write", "mine")}, "its dead letters come back to it"
     assert needs(exchange="theirs") == {("read", "mine"), ("write", "theirs")}
+    assert needs(exchange="theirs", **{"routing-key": "mine"}) == {("read", "mine"), ("write", "theirs")}
     assert needs(exchange="", **{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}
     assert needs(**{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}, (
         "a policy names exchanges"
@@ -223,6 +235,30 @@ def test_a_declaration_without_a_name_that_names_a_target_is_judged_like_any_oth
         ("read", ""),
         ("write", "theirs"),
     }
+
+
+def test_a_binding_without_a_destination_needs_an_administrator() -> None:
+    binding = admin_pb2.Binding(source="mine")
+    for name in ("Add", "Remove"):
+        request = getattr(admin_pb2, f"{name}BindingRequest")(binding=binding)
+        assert set(BY_METHOD[f"Admin/{name}Binding"](request)) == {("administer", "")}
+
+
+@pytest.mark.parametrize(
+    ("batch", "names"),
+    [
+        ({"exchange": "theirs", "routing_key": "mine"}, ["theirs"]),
+        ({"exchange": "theirs", "routing_keys": ["mine", "mine"]}, ["theirs"]),
+        ({"routing_keys": ["mine", "other", "mine"]}, ["mine", "other"]),
+        ({"routing_key": "mine", "routing_keys": ["other"]}, ["other"]),  # it is refused anyway
+        ({"routing_key": "mine"}, ["mine"]),
+        ({}, [""]),
+    ],
+)
+def test_a_batch_needs_write_for_its_exchange_or_for_each_queue(
+    batch: dict[str, Any], names: list[str]
+) -> None:
+    assert list(published(queue_pb2.PublishBatch(**batch))) == [("write", name) for name in names]
 
 
 def test_no_policy_makes_a_key_of_dead_letters_a_way_into_a_queue() -> None:

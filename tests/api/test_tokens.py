@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -23,7 +24,7 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.security.access import Access
-from quorum.api.security.tokens import Tokens
+from quorum.api.security.tokens import LEEWAY_S, MAX_KEYS_BYTES, Tokens
 from quorum.api.status import StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.client import Client
@@ -190,6 +191,9 @@ def test_renewed_keys_are_used_and_wrong_ones_are_not(tmp_path: Path) -> None:
     assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
     file.write_text("no keys", encoding="utf-8")
     assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    file.unlink()
+    assert reason_of(access, token(OTHER_RSA, kid="two")) == "ann"
+    file.write_text("no keys", encoding="utf-8")
     with pytest.raises(ValueError, match="no set of keys"):
         Tokens(file, "RS256", "quorum", "sub")
 
@@ -225,6 +229,41 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: P
     asyncio.run(scenario())
 
 
+class Call:
+    """A call that goes on until its user or its token ends it."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    def end(self, why: StatusError) -> None:
+        assert why.status.reason == "user_changed"
+        self.ended.set()
+
+
+def test_a_call_ends_when_its_token_does_or_is_accepted_no_more(tmp_path: Path) -> None:
+    """Between its headers and its first request, the key may have been removed, or the time of the token over."""
+
+    async def scenario() -> None:
+        access = access_with(Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub"))
+        ann = User("ann", "")
+        for headers in (
+            {"authorization": f"Bearer {token(exp=time.time() + 0.1)}"},
+            {"authorization": f"bearer {token(kid='removed')}"},
+        ):
+            call = Call()
+            access.begin(call, ann, headers)
+            await call.ended.wait()
+            access.over(call)
+        over, other = Call(), Call()
+        access.begin(over, ann, {"authorization": f"Bearer {token(kid='removed')}"})
+        access.over(over)  # it has ended by itself
+        access.begin(other, ann, {"authorization": f"Bearer {token(kid='removed')}"})
+        await other.ended.wait()
+        assert not over.ended.is_set()
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_S))
+
+
 def parts_of(given: str) -> tuple[str, str, str]:
     head, claims, signature = given.split(".")
     return head, claims, signature
@@ -256,6 +295,47 @@ def test_any_text_is_refused_or_names_its_user(given_text: str) -> None:
         access = Access(tokens=Tokens(keys_in(Path(directory), one=RSA), "RS256", "quorum", "sub").check)
         access.users_changed(Users([User("ann", "", administers=True)]))
         assert "token" in reason_of(access, given_text) or "not of the form" in reason_of(access, given_text)
+
+
+def test_another_claim_may_have_the_users_name(tmp_path: Path) -> None:
+    access = access_with(Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "login"))
+    assert reason_of(access, token(sub="admin", login="ann")) == "ann"
+    assert "no text and number" in reason_of(access, token(login=7))
+    assert 'missing the "login" claim' in reason_of(access, token())
+
+
+def test_a_token_without_a_key_id_is_checked_with_the_key_that_has_none(tmp_path: Path) -> None:
+    file = keys_in(tmp_path, one=RSA)
+    access = access_with(Tokens(file, "RS256", "quorum", "sub"))
+    without = jwt.encode({"sub": "ann", "aud": "quorum", "exp": 1 << 40}, RSA, "RS256")
+    assert "unknown key" in reason_of(access, without)
+    keys = json.loads(file.read_text(encoding="utf-8"))
+    del keys["keys"][0]["kid"]
+    file.write_text(json.dumps(keys), encoding="utf-8")
+    assert reason_of(access, without) == "ann"
+
+
+def test_clocks_may_differ_by_the_leeway_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(keys_in(tmp_path, one=RSA), "RS256", "quorum", "sub")
+    soon = token(nbf=time.time() + LEEWAY_S)
+    assert tokens.check(soon)[0] == "ann"
+    now_s = 1_900_000_000.0
+    monkeypatch.setattr("quorum.api.security.tokens.time", SimpleNamespace(time=lambda: now_s))
+    assert tokens.check(token(exp=now_s - 4)) == ("ann", now_s - 4)
+    with pytest.raises(ValueError, match="it has expired"):
+        tokens.check(token(exp=now_s - 5))
+
+
+def test_a_file_of_keys_has_a_limit(tmp_path: Path) -> None:
+    """A member reads it while it serves."""
+    file = keys_in(tmp_path, one=RSA)
+    keys = file.read_text(encoding="utf-8")
+    file.write_text(keys.ljust(MAX_KEYS_BYTES), encoding="utf-8")
+    tokens = Tokens(file, "RS256", "quorum", "sub")
+    file.write_text(keys.ljust(MAX_KEYS_BYTES + 1), encoding="utf-8")
+    with capture_logs() as lines:
+        assert tokens.check(token())[0] == "ann"
+    assert f"has {MAX_KEYS_BYTES + 1} bytes; allowed: {MAX_KEYS_BYTES}" in lines[0]["reason"]
 
 
 @pytest.mark.parametrize("expiry", [float("nan"), float("inf"), 10**400])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,13 @@ from quorum.config import NodeConfig
 from quorum.errors import ConfigError, OperatorError
 from quorum.log.record import HEADER_BYTES
 from quorum.log.segment_files.segments import HEADER_BLOCK
+from quorum.log.snapshots.received import received_name
+from quorum.node.identity.identity import decode_line, encode_line
 from quorum.node.offline.backup import BackupError, create_backup, refuse_backup, verify_backup
 from support.log.data_directories import Data, tree
+
+RECEIVED = received_name(1, 9, 1, 20, 0)
+"""Of a snapshot that was being received."""
 
 
 @pytest.fixture
@@ -27,6 +33,8 @@ def data(tmp_path: Path) -> Path:
     log = made.directory / "log"
     (log / "reserve-1.space").write_bytes(bytes(1_000))
     (log / "MANIFEST.new").write_bytes(b"left by a crash")
+    (log / "snapshots").mkdir(exist_ok=True)
+    (log / "snapshots" / RECEIVED).write_bytes(b"left by a crash, too")
     return made.directory
 
 
@@ -45,7 +53,10 @@ def test_a_backup_has_what_a_member_cannot_make_again(data: Path, tmp_path: Path
     made = create_backup(data, tmp_path / "backup")
     assert tree(data) == before
     copied = tree(tmp_path / "backup")
-    left_out = {"log/reserve-1.space", "log/MANIFEST.new"}
+    left_out = {"log/reserve-1.space", "log/MANIFEST.new", f"log/snapshots/{RECEIVED}"}
+    assert not segment(tmp_path / "backup").stat().st_mode & 0o007, "it has messages"
+    assert (data / "log" / "LOCK").exists()
+    assert not (tmp_path / "backup" / "log" / "LOCK").exists()
     assert copied.keys() - {"backup.json"} == before.keys() - left_out
     assert all(copied[name] == before[name] for name in copied.keys() & before.keys())
     assert (made.member, made.cluster, made.last_entries[0]) == ("n3", "test", 4)
@@ -85,7 +96,8 @@ def test_no_backup_is_made_of_a_member_that_runs(data: Path, tmp_path: Path) -> 
 def test_a_backup_that_was_interrupted_is_made_again(data: Path, tmp_path: Path) -> None:
     left = tmp_path / "backup.partial"
     (left / "log").mkdir(parents=True)
-    (left / "log" / "half").write_bytes(b"x")
+    for name in ("log/half", "node.json", "node.json.new", "backup.json", "backup.json.new"):
+        (left / name).write_bytes(b"x")
     create_backup(data, tmp_path / "backup")
     assert verify_backup(tmp_path / "backup").member == "n3"
     assert not left.exists()
@@ -101,13 +113,60 @@ def test_a_directory_of_something_else_is_not_removed(data: Path, tmp_path: Path
 
 
 def test_a_backup_goes_to_a_new_directory_elsewhere(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data)
     for target, said in (
         (data, "exists"),
         (data / "backup", "is inside of"),
+        (tmp_path / "link" / "backup", "is inside of"),
         (tmp_path / "none" / "backup", "is no directory"),
     ):
         with pytest.raises(BackupError, match=said):
             create_backup(data, target)
+
+
+def test_a_backup_is_on_disk_before_it_has_its_name(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, partial = tmp_path / "backup", tmp_path / "backup.partial"
+    done: list[Path | str] = []
+    fsync, fdatasync, rename = os.fsync, os.fdatasync, os.rename
+
+    def synced(sync: Callable[[int], None], descriptor: int) -> None:
+        done.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source: Path, place: Path) -> None:
+        rename(source, place)
+        done.append(f"renamed to {Path(place).name}")
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced(fsync, descriptor))
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: synced(fdatasync, descriptor))
+    monkeypatch.setattr(os, "rename", renamed)
+    create_backup(data, target)
+    monkeypatch.undo()
+    at = done.index("renamed to backup")
+    folders = {partial, partial / "log", partial / "log" / "snapshots"}
+    files = {partial / name for name in tree(target)} - {partial / "backup.json"}
+    assert folders | files | {partial / "backup.json.new"} == set(done[:at]) - {"renamed to backup.json"}
+    assert done[at + 1 :] == [tmp_path]
+
+
+def test_a_copy_is_whole_where_the_disk_takes_few_bytes_at_a_time(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, piece: write(descriptor, piece[:10_000]))
+    create_backup(data, tmp_path / "backup")
+    assert verify_backup(tmp_path / "backup").size > 10_000
+
+
+def test_a_backup_of_another_format_is_refused(data: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "backup" / "backup.json"
+    create_backup(data, manifest.parent)
+    fields = decode_line(manifest.read_bytes())
+    manifest.write_bytes(encode_line({**fields, "quorum_backup": 2}))
+    with pytest.raises(BackupError, match="has format 2; this release reads 1"):
+        verify_backup(manifest.parent)
 
 
 def test_no_member_runs_on_a_backup(data: Path, tmp_path: Path) -> None:
@@ -115,6 +174,8 @@ def test_no_member_runs_on_a_backup(data: Path, tmp_path: Path) -> None:
     refuse_backup(data)
     with pytest.raises(ConfigError, match="is a backup, and no member runs on one"):
         refuse_backup(tmp_path / "backup")
+    with pytest.raises(ConfigError, match="is a backup"):
+        create_backup(tmp_path / "backup", tmp_path / "another")
     before = tree(tmp_path / "backup")
     config = NodeConfig(
         name="n3",

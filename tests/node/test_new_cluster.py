@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from fifo import commands as c
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
-from quorum.catalog.members import AddMember, DrainMember, RemoveMember, joined_id
+from quorum.catalog.members import AddMember, ConfirmMember, DrainMember, RemoveMember, joined_id
 from quorum.cli.main import app
 from quorum.errors import OperatorError
 from quorum.log import RealFiles
@@ -109,6 +109,10 @@ def test_the_member_is_the_only_one_of_another_cluster(data: Data, target: Path)
     assert [each.term for each in again.groups] == [5, 5], "a term that no old leader had"
     log = Data(target).log()
     assert [log.journal(group).hard_state for group in (0, 1)] == [(5, "n3")] * 2, "no vote in it for another"
+    journal = log.journal(0)
+    bodies = [memoryview(journal.read(index)) for index in range(1, journal.last_index + 1)]
+    times = [Command(body[1:]).now_ms for body in bodies if body[0] == COMMAND]
+    assert times == sorted(times), "group time does not go back"
     log.close()
 
 
@@ -123,6 +127,31 @@ def test_two_clusters_made_from_one_are_two(data: Data, target: Path) -> None:
     second = new_cluster(target, target.with_name("second"), accepts_loss=True)
     assert first.cluster != second.cluster
     assert re.fullmatch(r"test-r[0-9a-f]{8}", second.cluster), "the random part is replaced"
+
+
+def test_the_new_term_is_above_those_of_votes_and_of_entries(data: Data, target: Path) -> None:
+    """The member may have voted in a term of which it has no entry."""
+    log = data.log()
+    log.journal(1).set_hard_state(9, "n1")
+    log.sync()
+    log.close()
+    new_cluster(data.directory, target, accepts_loss=True)
+    assert [each.term for each in found_in(target, target.with_name("more")).groups] == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("eu-rack", "eu-rack-r"),
+        ("eu-r0123456", "eu-r0123456-r"),
+        ("eu-r01234567", "eu-r"),
+        ("x" * 64, "x" * 54 + "-r"),
+    ],
+)
+def test_the_name_of_the_new_cluster_is_the_old_one_with_a_random_part(old: str, new: str) -> None:
+    made = module._new_name(old)
+    assert made[:-8] == new and re.fullmatch("[0-9a-f]{8}", made[-8:])
+    assert len(made) <= 64
 
 
 def test_a_backup_serves_as_well(data: Data, target: Path, tmp_path: Path) -> None:
@@ -161,6 +190,26 @@ def test_members_that_joined_or_are_drained(data: Data, target: Path) -> None:
     assert not own["n3"].is_drained
 
 
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_a_member_that_has_joined_becomes_a_cluster_and_one_that_was_joining_does_not(
+    tmp_path: Path, target: Path, is_confirmed: bool
+) -> None:
+    data = Data(tmp_path / "data")
+    incarnation = data.make(joined=True).incarnation
+    own = joined_id("n3", incarnation)
+    data.add(0, [AddMember(own, "n3", "x:1", "x:2", incarnation, replaces=True)], version=2)
+    for group in (0, 1):
+        data.configure(group, Configuration(("n1", "n2", own)))
+    if not is_confirmed:
+        with pytest.raises(CannotRecover, match=f"{own} was still joining, and may lack data"):
+            new_cluster(data.directory, target, accepts_loss=True)
+        return
+    data.add(0, [ConfirmMember(own)], version=2)
+    new_cluster(data.directory, target, accepts_loss=True)
+    assert list(catalog_of(target).members.by_id) == [own]
+    assert configurations(target) == [Configuration((own,))] * 2
+
+
 def test_a_catalog_that_lags_behind_the_groups_is_corrected(data: Data, target: Path) -> None:
     """The group has heard of queues 5 and 6, and of 3 changes of policies; of queue 2 it knows that it was removed."""
     data.add(1, [c.CreateQueue(5, CONFIG), c.CreateQueue(6, CONFIG), c.DeleteQueue(6)], is_numbered=False)
@@ -177,6 +226,11 @@ def test_a_catalog_that_lags_behind_the_groups_is_corrected(data: Data, target: 
     assert catalog.is_gone(5, 1), "the group's leader deletes it"
     assert catalog.revision >= 3, "the group's leader configures queues again"
     assert len(catalog.policies) == 0
+
+
+def test_the_first_queue_that_the_catalog_has_not_declared_is_unknown(data: Data, target: Path) -> None:
+    data.add(1, [c.CreateQueue(3, CONFIG)], is_numbered=False)
+    assert found_in(data.directory, target).unknown_queues == 1
 
 
 def test_of_many_corrections_none_is_left_out(data: Data, target: Path) -> None:
@@ -308,6 +362,10 @@ REFUSED: dict[str, tuple[Callable[[Data], None], str]] = {
     "too far behind": (
         lambda data: data.add(1, [c.CreateQueue(1_000_000, CONFIG)], is_numbered=False),
         "know 999998 queues",
+    ),
+    "too far behind in its policies": (
+        lambda data: data.add(1, [c.Configured(1_000_000, 9)], is_numbered=False),
+        "changes of policies more than the system group",
     ),
 }
 

@@ -96,11 +96,62 @@ def test_a_proof_cannot_be_reflected() -> None:
         listener.read(listened)
 
 
+@pytest.mark.parametrize("role", [b"listener", b"dialer"])
+def test_a_proof_is_for_the_nonces_of_both_ends(role: bytes) -> None:
+    """A recorded answer of a listener is no answer to another hello."""
+    listener, dialer = Identity("a", 1, SECRET, "test"), Identity("b", 1, SECRET, "test")
+    old, new = bytes(32), b"n" * 32
+    dialed, listened = dialer.hello("a", old), listener.hello("b", old)
+    proof = listener.prove(role, dialed, listened)
+    dialer.check(proof, role, dialed, listened)
+    for other in ((dialer.hello("a", new), listened), (dialed, listener.hello("b", new))):
+        with pytest.raises(HandshakeError, match="a wrong secret"):
+            dialer.check(proof, role, *other)
+
+
 def test_a_node_that_others_know_with_another_directory_is_told_what_may_be_wrong() -> None:
     node = Identity("a", 1, SECRET, "test", incarnation=b"n" * 16)
     other = Identity("b", 2, SECRET, "test", incarnation=b"o" * 16, known=lambda _: b"k" * 16)
     with pytest.raises(HandshakeError, match="If data_dir names the wrong directory, correct it"):
         node.read(other.hello("a", bytes(32)))
+
+
+@pytest.mark.parametrize(
+    ("emptied", "reason"),
+    [
+        ("a", "'b' knows 'a' with another data directory"),
+        ("b", "'b' has come back with another data directory"),
+    ],
+)
+def test_a_member_that_comes_back_with_another_directory_is_refused(
+    cluster: Cluster, emptied: str, reason: str
+) -> None:
+    """Its promises are lost. b dials a, which says why."""
+    first, later = b"f" * 16, b"l" * 16
+    keeps = "b" if emptied == "a" else "a"
+    with structlog.testing.capture_logs() as lines:
+        network = cluster.add(keeps, incarnation=b"k" * 16, known=lambda _: first)
+        cluster.add(emptied, incarnation=later)
+        cluster.until(lambda: network.stats.refused_handshakes >= 2)
+    assert not network.connected(emptied)
+    assert [line for line in lines if line["node"] == "a" and line["reason"].startswith(reason)]
+    cluster.networks.pop(emptied).close()
+    cluster.add(emptied, boot=2, incarnation=first)
+    cluster.until(lambda: cluster.connected("a", "b"))
+
+
+def test_only_a_hello_names_a_sender_for_the_log() -> None:
+    node = Identity("a", 1, SECRET, "test")
+    hello = Identity("b", 1, SECRET, "other").hello("c", bytes(32))
+    assert node.sender_of(hello) == "b"
+    assert node.sender_of(b"GE" + hello[2:]) is None
+    assert node.sender_of(hello.replace(b"b", b"\n")) is None
+
+
+def test_a_short_secret_is_refused() -> None:
+    Identity("a", 1, bytes(32), "test")
+    with pytest.raises(ValueError, match="at least 32 bytes, not 31"):
+        Identity("a", 1, bytes(31), "test")
 
 
 @pytest.mark.parametrize(

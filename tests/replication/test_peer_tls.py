@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import ssl
 import struct
@@ -17,22 +16,9 @@ from quorum.replication.network.handshake import WIRE_VERSION, Versions
 from quorum.replication.network.tls import TlsChannel, TlsSecurity, end_of
 from quorum.replication.network.wire import SEALED_SINCE, frame_header
 from support.hostile.certificates import issue
+from support.peers.certificates import tls
 from support.peers.cluster import DEADLINE_S, SECRET, Cluster, dial
 from support.repository import ROOT
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Certificates of two authorities, in the folders "own" and "other"."""
-    folder = tmp_path_factory.mktemp("certificates")
-    for authority in ("own", "other"):
-        create(["a", "b"], folder / authority, 30)
-    return folder
-
-
-def tls(made: Path, name: str, authority: str = "own") -> TlsSecurity:
-    folder = made / authority
-    return TlsSecurity(folder / f"{name}.pem", folder / f"{name}.key", folder / "ca.pem")
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_000, 16_384, 70_000, 5_000_000])
@@ -77,66 +63,6 @@ def test_the_crc_has_the_payload_except_where_both_ends_know_that_tls_has_checke
         assert header == frame_header(3, [b"payload"], is_sealed=has_tls and newest >= SEALED_SINCE)[0]
     cluster.until(lambda: all(cluster.frames[name] for name in "ab"))
     assert cluster.frames == {"a": [("b", 3, b"payload")], "b": [("a", 3, b"payload")]}
-
-
-def test_a_byte_that_is_changed_on_the_way_ends_a_connection_with_tls(made: Path) -> None:
-    """So the frame's own CRC need not have it."""
-    outer, inner = socket.socketpair(), socket.socketpair()
-    for each in (*outer, *inner):
-        each.setblocking(False)
-    sender = tls(made, "a").wrap(outer[0], is_dialer=True)
-    receiver = tls(made, "b").wrap(inner[1], is_dialer=False)
-
-    def carry(change: int = 0) -> None:
-        for source, target in ((outer[1], inner[0]), (inner[0], outer[1])):
-            with contextlib.suppress(BlockingIOError):
-                data = bytearray(source.recv(1 << 20))
-                data[len(data) // 2] ^= change
-                target.sendall(data)
-
-    buffer = bytearray(1000)
-    while not (sender.is_ready and receiver.is_ready):
-        assert sender.recv_into(buffer) is None
-        assert receiver.recv_into(buffer) is None
-        carry()
-    sender.send([b"first"])
-    carry()
-    assert receiver.recv_into(buffer) == 5
-    sender.send([b"second"])
-    carry(change=1)
-    with pytest.raises(OSError):
-        receiver.recv_into(buffer)
-    for each in (*outer, *inner):
-        each.close()
-
-
-def test_a_record_that_is_read_in_parts_is_read_to_its_end(made: Path) -> None:
-    """No byte comes from the network any more, so nothing but `has_buffered` says that there is a rest."""
-    one, other = socket.socketpair()
-    with one, other:
-        for end in (one, other):
-            end.setblocking(False)
-        sender = tls(made, "a").wrap(one, is_dialer=True)
-        receiver = tls(made, "b").wrap(other, is_dialer=False)
-        buffer = bytearray(400)
-        while not (sender.is_ready and receiver.is_ready):
-            assert sender.recv_into(buffer) is None
-            assert receiver.recv_into(buffer) is None
-        sent = bytes(range(250)) * 4
-        assert sender.send([sent[:600], sent[600:]]) == 1_000
-        assert not sender.has_unsent
-        found = b""
-        for size in (400, 400, 200):
-            assert receiver.recv_into(buffer) == size
-            found += buffer[:size]
-            assert receiver.has_buffered == (len(found) < len(sent))
-        assert found == sent
-        assert receiver.recv_into(buffer) is None
-        assert sender.send([b"first"]) == 5
-        assert sender.send([b"second"]) == 6
-        assert receiver.recv_into(memoryview(buffer)[:3]) == 3
-        assert receiver.recv_into(buffer) == 8, "all records that are there"
-        assert buffer[:8] == b"stsecond"
 
 
 def test_a_member_without_tls_or_of_another_authority_is_not_connected(cluster: Cluster, made: Path) -> None:
@@ -186,15 +112,19 @@ def test_an_idle_connection_with_tls_is_not_polled_for_ever(cluster: Cluster, ma
 
 def test_renewed_certificates_are_used_for_new_connections(cluster: Cluster, tmp_path: Path) -> None:
     create(["a", "b"], tmp_path / "own", 30)
-    for name in "ab":
-        cluster.add(name, security=tls(tmp_path, name))
+    securities = {name: tls(tmp_path, name) for name in "ab"}
+    for name, security in securities.items():
+        cluster.add(name, security=security)
     cluster.until(lambda: cluster.connected("a", "b"))
+    before = {name: security._content for name, security in securities.items()}
     create(["a"], tmp_path / "own", 30)
     (tmp_path / "own" / "b.pem").write_text("rubbish")  # its last good certificate stays in use
     connection = cluster.networks["a"]._up["b"]
     connection.socket.shutdown(socket.SHUT_RDWR)
     cluster.until(lambda: cluster.networks["a"].stats.lost == 1)
     cluster.until(lambda: cluster.connected("a", "b"))
+    used = {name: security._content is before[name] for name, security in securities.items()}
+    assert used == {"a": False, "b": True}
 
 
 @pytest.mark.parametrize(
@@ -227,9 +157,17 @@ def test_a_member_whose_certificate_is_wrong_is_not_connected(
     assert not cluster.connected("a", "b")
 
 
-@pytest.mark.parametrize("kind", ["none", "of the clients' authority", "of a member's own making", "TLS 1.2"])
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("none", "it has no certificate"),
+        ("of the clients' authority", "its certificate is not accepted"),
+        ("of a member's own making", "its certificate is not accepted"),
+        ("TLS 1.2", "it does not speak TLS 1.3"),
+    ],
+)
 def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
-    cluster: Cluster, made: Path, tmp_path: Path, kind: str
+    cluster: Cluster, made: Path, tmp_path: Path, kind: str, reason: str
 ) -> None:
     network = cluster.add("a", security=tls(made, "a"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -258,8 +196,11 @@ def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
         except OSError:
             return True
 
-    cluster.until(is_refused)
-    cluster.until(lambda: network.stats.refused_handshakes == 1)
+    with structlog.testing.capture_logs() as lines:
+        cluster.until(is_refused)
+        cluster.until(lambda: network.stats.refused_handshakes == 1)
+    [said] = [line["reason"] for line in lines]
+    assert said.startswith(reason)
     connection.close()
 
 
@@ -282,7 +223,7 @@ ACCEPTS_NOT = "it does not accept this member's certificate or TLS: "
             "own",
             "other",
             f"{ACCEPTS_NOT}unknown ca",
-            f"{NOT_ACCEPTED}self-signed certificate in certificate chain",
+            f"{NOT_ACCEPTED}self-signed certificate in certificate chain, so it is of another authority",
         ),
         ("expired", "own", f"{ACCEPTS_NOT}certificate expired", f"{NOT_ACCEPTED}certificate has expired"),
         ("own", "expired", f"{NOT_ACCEPTED}certificate has expired", f"{ACCEPTS_NOT}certificate expired"),
@@ -359,11 +300,33 @@ def test_a_wrong_file_for_members_is_refused_and_the_old_one_stays(made: Path, t
         file.write_bytes(content)
         with pytest.raises(OSError):
             found.prepare(*files)
-        found.renew()
+        with structlog.testing.capture_logs() as told:
+            found.renew()
+            found.renew()
         assert found._content is taken
+        assert len(told) == 1, "each new connection looks at the files"
         file.write_bytes(right)
     assert not found.prepare(*files)()
     assert found.prepare(other / "a.pem", other / "a.key", other / "ca.pem")()
+
+
+def test_files_with_other_names_are_the_ones_that_are_looked_at(made: Path, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("one.pem", "one.key", "ca.pem")]
+
+    def put(authority: str) -> None:
+        for file, name in zip(files, ("a.pem", "a.key", "ca.pem"), strict=True):
+            file.write_bytes((made / authority / name).read_bytes())
+
+    put("other")
+    found = tls(made, "a")
+    assert found.prepare(*files)()
+    taken = found._content
+    with structlog.testing.capture_logs() as told:
+        found.renew()
+    assert found._content is taken and told == []
+    put("own")
+    found.renew()
+    assert found._content is not taken
 
 
 @pytest.mark.parametrize("names", [("a", "ca"), ("ca", "a")], ids=["certificate first", "authority first"])
@@ -410,6 +373,8 @@ def test_files_that_fit_no_worse_than_those_in_use_are_taken(made: Path, tmp_pat
     found = tls(made, "a")
     tomorrow = issue(own, tmp_path, first_day=1, last_day=3)
     assert found.prepare(*tomorrow, own / "ca.pem")()
+    expired = issue(own, tmp_path / "past", first_day=-3, last_day=-1)
+    assert tls(made, "a").prepare(*expired, own / "ca.pem")()
     assert found.prepare(other / "a.pem", other / "a.key", own / "ca.pem")()
 
 
@@ -421,3 +386,7 @@ def test_the_end_of_a_file_is_that_of_the_certificate_that_ends_first(made: Path
     assert end_of(own.read_bytes() + short.read_bytes()) == ends[0]
     with pytest.raises(ValueError):
         end_of(b"rubbish")
+    found = tls(tmp_path, "a", "short")
+    assert found.end() == ends[0]
+    create(["a"], tmp_path / "short", 30)
+    assert found.end() > ends[0], "renewed files are taken first"

@@ -85,6 +85,11 @@ def test_nodes_without_a_common_wire_version_refuse_each_other(cluster: Cluster)
     assert not other.connected("a")
     with pytest.raises(HandshakeError, match="speaks wire versions 1 to 2; this one speaks 3 to 4"):
         Versions(3, 4).wire_with(Versions(1, 2))
+    with pytest.raises(HandshakeError, match="speaks wire versions 3 to 4; this one speaks 1 to 2"):
+        Versions(1, 2).wire_with(Versions(3, 4))
+    listener = Identity("a", 1, SECRET, "test", versions=Versions(3, 4))
+    with pytest.raises(HandshakeError, match="speaks wire versions 1 to 2"):
+        listener.read(Identity("b", 1, SECRET, "test", versions=Versions(1, 2)).hello("a", bytes(32)))
 
 
 def test_a_connection_ends_when_its_peer_is_too_old_for_the_switch(cluster: Cluster) -> None:

@@ -327,8 +327,14 @@ def _target(request: Any) -> str:
             found.append(f"member={value.name} clients={value.client_address} peers={value.peer_address}")
         elif field.name in ("queue", "exchange", "name", "user", "member", "node", "subscription", "group"):
             found.append(f"{field.name}={value}")
-        elif field.name in ("binding", "policy"):
-            found.append(f"{field.name}={value.source if field.name == 'binding' else value.name}")
+        elif field.name == "policy":
+            found.append(f"policy={value.name}")
+        elif field.name == "binding":
+            kind = value.WhichOneof("destination") or "queue"
+            named = {"binding": value.source, kind: getattr(value, kind), "id": value.id}
+            found += [f"{key}={name}" for key, name in named.items() if name]
+        elif field.name == "id" and field.message_type is not None:
+            found.append(f"transaction={value.group} {value.producer.hex()} {value.number}")
     return " ".join(found)[:255]
 
 

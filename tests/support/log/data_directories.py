@@ -38,10 +38,10 @@ class Data:
     sent: dict[int, int] = field(default_factory=dict)
     """group -> number of the last command of the one session"""
 
-    def make(self) -> NodeState:
-        """The directory, with the founding members in its catalog."""
+    def make(self, *, joined: bool = False) -> NodeState:
+        """The directory, with the founding members in its catalog. joined: its owner is none of them."""
         self.directory.mkdir()
-        founding = Founding("test", self.queue_groups, NAMES)
+        founding = Founding("test", self.queue_groups, () if joined else NAMES)
         start = record_start(self.directory, "n3", founding, 1)
         start.node_state.is_established = True
         start.node_state.save()
@@ -61,7 +61,7 @@ class Data:
     def log(self) -> Log:
         return Log.open(self.directory / "log", segment_bytes=SEGMENT)
 
-    def add(self, group: int, commands: Commands, *, is_numbered: bool = True) -> None:
+    def add(self, group: int, commands: Commands, *, is_numbered: bool = True, version: int = BASE) -> None:
         """An entry with these commands at the end of a group's journal."""
         operations = []
         for each in commands:
@@ -70,7 +70,7 @@ class Data:
                 number = self.sent[group] = self.sent.get(group, -1) + 1
                 origin = c.Origin(PRODUCER, 1, number)
             operations.append(encode(each, origin))
-        self.add_body(group, bytes([COMMAND]) + b"".join(command_parts(operations, 1_000, BASE)))
+        self.add_body(group, bytes([COMMAND]) + b"".join(command_parts(operations, 1_000, version)))
 
     def configure(self, group: int, configuration: Configuration) -> None:
         self.add_body(group, bytes([CONFIGURATION]) + configuration.encode())

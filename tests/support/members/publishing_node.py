@@ -154,15 +154,15 @@ class Node:
         return self.told()
 
     def told(self) -> dict[int, str]:
+        """The same of all messages that were decided since the last call, each once."""
         found: dict[int, str] = {}
         for each in self.session.outbox.take():
             assert isinstance(each, Confirms)
-            for first, last in each.confirmed:
-                found |= dict.fromkeys(range(first, last + 1), "")
-            for rejection in each.rejected:
-                found |= dict.fromkeys(
-                    range(rejection.span.first, rejection.span.last + 1), rejection.why.reason
-                )
+            outcomes = [(span, "") for span in each.confirmed]
+            outcomes += [(rejection.span, rejection.why.reason) for rejection in each.rejected]
+            for (first, last), reason in outcomes:
+                assert not found.keys() & {*range(first, last + 1)}, "a message has one outcome"
+                found |= dict.fromkeys(range(first, last + 1), reason)
         return dict(sorted(found.items()))
 
     def bodies(self, name: str) -> list[bytes]:

@@ -40,6 +40,7 @@ class Cluster:
         secret: bytes = SECRET,
         cluster: str = "test",
         boot: int = 1,
+        incarnation: bytes = UNKNOWN,
         known: Callable[[str], bytes] = lambda _: UNKNOWN,
         network_class: type[PeerNetwork] = PeerNetwork,
         versions: Versions = THIS_BUILD,
@@ -50,7 +51,7 @@ class Cluster:
         if listener is None:
             listener = listening(self.members[name])
         made = network_class(
-            Identity(name, boot, secret, cluster, known=known, versions=versions),
+            Identity(name, boot, secret, cluster, incarnation=incarnation, known=known, versions=versions),
             self.members,
             clock=lambda: self.now,
             listener=listener,
