@@ -299,6 +299,39 @@ def test_what_was_sent_is_decided_before_newer_bindings_are_used() -> None:
     on_node(scenario)
 
 
+def test_all_messages_of_a_batch_are_routed_by_the_same_bindings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if other bindings come while the session waits for its turn."""
+    monkeypatch.setattr(routing, "STEPS_AT_A_TIME", 0)
+
+    async def scenario(node: Node) -> None:
+        old = [binding("amq.direct", "a", key) for key in "kl"]
+        node.change_routes(*old)
+        data = encode_batch([Message(b"x")]).data
+        await node.session.publisher.publish("k", 1, 1, data, exchange="amq.direct")
+
+        async def take(owner: int, steps: int) -> None:
+            if old:
+                new = [binding("amq.direct", "b", key) for key in "kl"]
+                node.change_routes(*new, removed=[each.id for each in old])
+                old.clear()
+
+        node.hub.turns.take = take  # type: ignore[method-assign, assignment]
+        two = encode_batch([Message(b"k"), Message(b"l")]).data
+        publishing = asyncio.create_task(
+            node.session.publisher.publish("", 2, 1, two, exchange="amq.direct", routing_keys=("k", "l"))
+        )
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(node.sent) == 1, "what was sent by older bindings is decided first"
+        node.groups_answer()
+        await publishing
+        node.groups_answer()
+        assert node.told() == {1: "", 2: "", 3: ""}
+        assert (node.bodies("a"), node.bodies("b")) == ([b"x"], [b"k", b"l"])
+
+    on_node(scenario)
+
+
 # ---- what a batch may cost
 
 

@@ -116,7 +116,7 @@ class SessionRoutes:
     async def _route(self, exchange: str, keys: Sequence[str], batch: bytes, count: int) -> routing.Routes:
         """Route a batch by the exchanges and bindings that this node knows; by the current ones if it is the session's
         first, or if the node knows no queue for a message. Before the session routes by newer ones than before,
-        everything that it has sent is decided."""
+        everything that it has sent is decided. All messages of a batch are routed by the same ones."""
         is_current = not self._is_current
         if is_current:
             await self._hub.requests.current_catalog()
@@ -137,6 +137,8 @@ class SessionRoutes:
                 found = await routing.route(
                     self._hub.catalog, exchange, keys, count, read, self._turn, self._commands.owner
                 )
+                if self._hub.catalog.routes.revision != self._routed_by:
+                    continue  # they have changed while the session waited for its turn
             if is_known and (is_current or all(found.queues)):
                 return found
             if is_current:
