@@ -482,6 +482,7 @@ UNREACHED = """
     quorum/spark/pipelines/verify_order.py
     quorum/spark/reading/failing_stream.py
     quorum/spark/reading/open_views.py
+    quorum/spark/reading/owned_offsets.py
     quorum/spark/reading/partitions.py
     quorum/spark/reading/pushdown.py
     quorum/spark/reading/start_time.py
