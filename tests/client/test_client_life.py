@@ -144,6 +144,22 @@ async def test_another_event_loop_is_refused(world: World) -> None:
         await asyncio.to_thread(asyncio.run, used())
 
 
+@on_cluster(nodes=1)
+async def test_each_session_says_which_numbers_no_earlier_one_has_sent(world: World) -> None:
+    """Of the others, the service asks the groups before it refuses a message."""
+    async with quorum.connect(world.url) as client:
+        await client.publish_batch("q", [b"a", b"b", b"c"])
+        world.nodes[0].muted = True
+        undecided = asyncio.create_task(client.publish("q", b"d"))
+        await eventually(lambda: world.nodes[0].requests.count("publish") == 2, "sent")
+        world.nodes[0].muted = False
+        world.nodes[0].cut()
+        await undecided
+        opened = [(each.first_new_sequence, each.takes_turns) for each in world.nodes[0].opened]
+        assert opened == [(1, True), (5, True)]
+        assert client.reconnect_count == 1
+
+
 @on_cluster()
 async def test_streams_that_end_at_once_are_opened_more_and_more_slowly(world: World) -> None:
     """A node without a leader opens a session and ends it."""

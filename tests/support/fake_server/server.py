@@ -48,6 +48,8 @@ class FakeNode(queue_pb2_grpc.QueueServicer, admin_pb2_grpc.AdminServicer):
         self.streams: list[FakeStream] = []
         self.requests: list[str] = []
         """the kinds of all requests of sessions"""
+        self.opened: list[Any] = []
+        """the requests that opened sessions"""
         self.opens = asyncio.Event()
         """sessions are opened once it is set"""
         self.opens.set()

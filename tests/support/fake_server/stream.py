@@ -118,6 +118,7 @@ class FakeStream:
             self.producer.stream.cut(Refusal(code_pb2.ABORTED, "SESSION_FENCED", "a higher epoch came"))
         self.producer.epoch = self.epoch = request.epoch
         self.producer.stream = self
+        self.node.opened.append(request)
         opened = queue_pb2.Opened()
         opened.CopyFrom(self.cluster.limits)
         opened.node = self.node.name
