@@ -90,8 +90,9 @@ class SessionPublisher:
         self.size_bytes = 0
         """of the batches that their groups have not decided"""
         self._bytes_of: Counter[int] = Counter()
-        self._places_of: Counter[int] = Counter()
         """the same by group: the session's part of the node's window"""
+        self._places_of: Counter[int] = Counter()
+        """by group: queues in which it has to place the session's batches, each batch without its first one"""
         self.undecided_rows = 0
         """ranges that the answers of these batches may have"""
 

@@ -125,9 +125,9 @@ class Applier:
         command = Command(body)
         replica.clock.observe(command.now_ms, now_ms, term)
         operations = command.decode()
-        self._target_count = sum([
-            len(each.command.targets) for each in operations if isinstance(each.command, c.Enqueue)
-        ])  # fmt: skip
+        self._target_count = sum(
+            [len(each.command.targets) for each in operations if isinstance(each.command, c.Enqueue)]
+        )
         meta = c.Meta(index, term, command.now_ms, command.version)
         try:
             if isinstance(replica.machine, CatalogMachine) and self._skipping.names(index, operations):
