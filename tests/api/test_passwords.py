@@ -1,4 +1,4 @@
-"""Passwords: which are allowed, and what stands for one in the catalog (quorum/api/security/passwords.py)."""
+"""Rules for passwords, and the secrets that the catalog keeps of them (quorum/api/security/passwords.py)."""
 
 from __future__ import annotations
 

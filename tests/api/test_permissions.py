@@ -211,7 +211,9 @@ def test_a_dead_letter_target_needs_the_right_to_write_there() -> None:
         return set(BY_METHOD["Admin/DeclareQueue"](request)) - {("configure", "mine")}
 
     assert needs() == set()
-    assert needs(exchange="") == {("read", "mine"), ("write", "mine")}, "its dead letters come back to it"
+    assert needs(exchange="") == {("read", "mine"), ("write", "mine")}, (
+        "its dead letters return to this queue"
+    )
     assert needs(exchange="theirs") == {("read", "mine"), ("write", "theirs")}
     assert needs(exchange="theirs", **{"routing-key": "mine"}) == {("read", "mine"), ("write", "theirs")}
     assert needs(exchange="", **{"routing-key": "other"}) == {("read", "mine"), ("write", "other")}

@@ -230,7 +230,7 @@ def test_a_session_ends_with_its_token_and_goes_on_with_the_next_one(tmp_path: P
 
 
 class Call:
-    """A call that goes on until its user or its token ends it."""
+    """A long call, which ends with the rights of its user or with its token."""
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()

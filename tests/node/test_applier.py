@@ -52,38 +52,37 @@ def most_in_a_step(cluster: Cluster, name: str, group: int, patch: pytest.Monkey
     return max(counts)
 
 
+def most_after_an_absence(
+    patch: pytest.MonkeyPatch, allowed: int, *, selector: str = "", with_targets: bool = False
+) -> int:
+    """The most entries that a member applies in one step after it was away for 40 publishes. allowed: APPLY_STEPS.
+    selector: of a consumer of the queue."""
+    patch.setattr(applying, "APPLY_STEPS", allowed)
+    cluster = Cluster()
+    cluster.ready()
+    group, queue = cluster.declare("orders", filter_enabled=True)
+    if selector:
+        attach = c.Attach(queue, "c", canonical.encode(jms.parse(selector)), 100)
+        assert isinstance(Session(cluster, "n1").call(group, attach), AttachedReply)
+    away = next(name for name in cluster.names if name not in ("n1", cluster.leader(group)))
+    cluster.crash(away)
+    publish(Session(cluster, "n1"), group, queue, 40, with_targets=with_targets)
+    cluster.start(away)
+    return most_in_a_step(cluster, away, group, patch)
+
+
 @pytest.mark.parametrize(("allowed", "least", "most"), [(applying.TARGET_STEPS, 1, 4), (1 << 16, 6, 64)])
 def test_a_member_that_lags_behind_applies_entries_for_many_queues_one_at_a_time(
     allowed: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "APPLY_STEPS", allowed)
-    cluster = Cluster()
-    cluster.ready()
-    group, queue = cluster.declare("orders", filter_enabled=True)
-    away = next(name for name in cluster.names if name not in ("n1", cluster.leader(group)))
-    cluster.crash(away)
-    publish(Session(cluster, "n1"), group, queue, 40, with_targets=True)
-    cluster.start(away)
-    found = most_in_a_step(cluster, away, group, monkeypatch)
-    assert least <= found <= most
+    assert least <= most_after_an_absence(monkeypatch, allowed, with_targets=True) <= most
 
 
 @pytest.mark.parametrize(("allowed", "least", "most"), [(1, 1, 4), (1 << 16, 6, 64)])
 def test_a_member_that_lags_behind_applies_costly_entries_one_at_a_time(
     allowed: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(applying, "APPLY_STEPS", allowed)
-    cluster = Cluster()
-    cluster.ready()
-    group, queue = cluster.declare("orders", filter_enabled=True)
-    consumer = Session(cluster, "n1")
-    selector = canonical.encode(jms.parse("n < 0"))
-    assert isinstance(consumer.call(group, c.Attach(queue, "c", selector, 100)), AttachedReply)
-    away = next(name for name in cluster.names if name not in ("n1", cluster.leader(group)))
-    cluster.crash(away)
-    publish(Session(cluster, "n1"), group, queue, 40)
-    cluster.start(away)
-    found = most_in_a_step(cluster, away, group, monkeypatch)
+    found = most_after_an_absence(monkeypatch, allowed, selector="n < 0")
     assert least <= found <= most, "entries that evaluate nothing count for nothing"
 
 

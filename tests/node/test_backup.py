@@ -22,7 +22,7 @@ from quorum.node.offline.backup import BackupError, create_backup, refuse_backup
 from support.log.data_directories import Data, tree
 
 RECEIVED = received_name(1, 9, 1, 20, 0)
-"""Of a snapshot that was being received."""
+"""The file name of a snapshot that was being received."""
 
 
 @pytest.fixture

@@ -239,9 +239,9 @@ class SessionRoutes:
         *,
         independent: bool,
     ) -> tuple[list[Part], dict[int, status.Status]]:
-        """The parts of the messages that have queues in `routes`, and those that are refused, as for `parts`. Of a
-        batch that is not independent, each group gets one part. Of an independent batch, what exceeds a limit together
-        is halved until it fits. Raises BatchError if `routes` do not fit the batch."""
+        """The parts of the messages that have queues in `routes`, and those that are refused, as for `parts`. If the
+        batch is not independent, each group gets one part. If it is independent, messages that exceed a limit together
+        are halved until they fit. Raises BatchError if `routes` do not fit the batch."""
         await self._turn.come(self._commands.owner)
         self._turn.spend(STEPS_OF_A_COPY * sum(map(len, routes)))
         await self.look_up_kept(routes)
