@@ -22,6 +22,7 @@ from quorum.bench import spark_flows as spark_bench
 from quorum.bench import transfer as transfer_bench
 from quorum.bench.plan import Plan
 from quorum.bench.run import BenchFailed, Note
+from quorum.client.connection.endpoints import MAX_LINGER_MS
 
 BACKLOG_MESSAGES = 10_000_000
 TRANSFER_MESSAGES = 2_000_000
@@ -98,6 +99,7 @@ def _refuse_other_modes(
     bindings: int,
     transaction: int,
     groups: int,
+    linger: int,
     secured: bool,
 ) -> None:
     """BadParameter for an option that this mode does not have, or not together with another one."""
@@ -111,6 +113,8 @@ def _refuse_other_modes(
         raise typer.BadParameter("allowed in mode singles with --consumers 0", param_hint="--transaction")
     if groups > 1 and not transaction:
         raise typer.BadParameter("allowed with --transaction", param_hint="--groups")
+    if linger and mode not in (BenchMode.singles, BenchMode.select):
+        raise typer.BadParameter("allowed in modes singles and select", param_hint="--linger")
     if secured and not MODES[mode].is_securable:
         allowed = ", ".join(name for name, each in MODES.items() if each.is_securable)
         raise typer.BadParameter(f"allowed in modes {allowed}", param_hint="--secured")
@@ -197,6 +201,15 @@ def bench(
     groups: Annotated[
         int, typer.Option(min=1, help="Raft groups of each transaction, one queue each (mode singles)")
     ] = Plan().groups,
+    linger: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MAX_LINGER_MS,
+            metavar="MS",
+            help="linger_ms of the producers' clients (modes singles and select)",
+        ),
+    ] = Plan().linger_ms,
     alone: Annotated[
         bool, typer.Option("--alone", help="without a cluster, on this machine alone (mode selectors)")
     ] = False,
@@ -218,6 +231,7 @@ def bench(
         bindings=bindings,
         transaction=transaction,
         groups=groups,
+        linger=linger,
         secured=secured,
     )
     chosen = ALONE if alone and mode == BenchMode.selectors else MODES[mode]
@@ -237,6 +251,7 @@ def bench(
         bindings=bindings,
         transaction=transaction,
         groups=groups,
+        linger_ms=linger,
         secured=secured,
     )
     given = {

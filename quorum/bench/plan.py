@@ -32,7 +32,8 @@ class Plan:
     queues: in `publish`, above 1, each message goes through a fanout exchange to so many queues of one group. bindings:
     in `publish`, above 0, messages go through a selector exchange with so many bindings, and match one of them.
     transaction: in `singles`, above 0, each task publishes transactions of so many messages. groups: the Raft groups of
-    each transaction, with one queue each; its messages are spread evenly. secured: the cluster has TLS for clients and
+    each transaction, with one queue each; its messages are spread evenly. linger_ms: in `singles` and `select`, that of
+    the producers' clients. secured: the cluster has TLS for clients and
     between members, and the load logs in as a user with permissions.
     """
 
@@ -56,6 +57,7 @@ class Plan:
     bindings: int = 0
     transaction: int = 0
     groups: int = 1
+    linger_ms: int = 0
     secured: bool = False
 
     @property
@@ -121,6 +123,7 @@ class SinglesLoad:
     transaction: int = 0  # messages of each transaction; 0: no transactions
     others: tuple[str, ...] = ()  # queues of other groups that each transaction publishes to as well
     numbers: tuple[int, ...] = ()
+    linger_ms: int = 0
     login: str = ""  # see url_of
 
     def to_json(self) -> str:

@@ -75,6 +75,7 @@ class SinglesResult:
             "producers": plan.producers,
             "consumers": plan.consumers,
             "rate": plan.rate,
+            "linger_ms": plan.linger_ms,
             "secured": plan.secured,
             "seconds": plan.seconds,
         }
@@ -92,7 +93,13 @@ def loads_for(plan: Plan, places: Places, others: tuple[str, ...] = ()) -> list[
         common, threads=plan.threads, transaction=plan.transaction, others=others, login=places.login
     )
     loads = [
-        replace(common, number=n, endpoints=(places.producer(n),), rate=plan.rate / plan.producers)
+        replace(
+            common,
+            number=n,
+            endpoints=(places.producer(n),),
+            rate=plan.rate / plan.producers,
+            linger_ms=plan.linger_ms,
+        )
         for n in range(plan.producers)
     ]
     processes = min(plan.consumers, MOST_CONSUMER_PROCESSES)

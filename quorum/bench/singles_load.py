@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from typing import Any
 
 from quorum import sync
 from quorum.bench.load import CONNECT_TIMEOUT_MS, Clockwork
@@ -196,13 +197,13 @@ class Consumers:
 # ---- the process
 
 
-async def _clients(load: SinglesLoad, stack: AsyncExitStack) -> list[Client]:
-    """One client for each endpoint."""
+async def _clients(load: SinglesLoad, options: Mapping[str, Any], stack: AsyncExitStack) -> list[Client]:
+    """One client for each endpoint. options: of `connect`."""
     turn = asyncio.Semaphore(CONNECTED_AT_ONCE)
 
     async def opened(endpoint: str) -> Client:
         async with turn:
-            return await connect(url_of(endpoint, load.login), connect_timeout_ms=CONNECT_TIMEOUT_MS).open()
+            return await connect(url_of(endpoint, load.login), **options).open()
 
     clients = await asyncio.gather(*(opened(endpoint) for endpoint in load.endpoints))
     for client in clients:
@@ -218,15 +219,16 @@ def _require_sessions(clients: Sequence[Client | sync.Client]) -> None:
 
 async def work(load: SinglesLoad) -> Tally:
     clock = SinglesClock()
+    options: dict[str, Any] = {"connect_timeout_ms": CONNECT_TIMEOUT_MS, "linger_ms": load.linger_ms}
     if load.threads and load.role == "producer":
         url = url_of(load.endpoints[0], load.login)
-        with sync.connect(url, connect_timeout_ms=CONNECT_TIMEOUT_MS) as client:
+        with sync.connect(url, **options) as client:
             await clock.go()
             await publish_in_threads(client, load, clock)
             _require_sessions([client])
         return clock.tally
     async with AsyncExitStack() as stack:
-        clients = await _clients(load, stack)
+        clients = await _clients(load, options, stack)
         if load.role == "producer":
             await clock.go()
             await asyncio.gather(*(Producer(client, load, clock).run() for client in clients))

@@ -37,7 +37,13 @@ from quorum.client.admin.transactions import TransactionCalls
 from quorum.client.admin.users import UserCalls
 from quorum.client.answers import Answer
 from quorum.client.connection import tls
-from quorum.client.connection.endpoints import DEFAULT_TIMEOUT_MS, Channels, OpenChannel, parse_url
+from quorum.client.connection.endpoints import (
+    DEFAULT_TIMEOUT_MS,
+    MAX_LINGER_MS,
+    Channels,
+    OpenChannel,
+    parse_url,
+)
 from quorum.client.errors import (
     ClosedError,
     PublishUnknown,
@@ -100,6 +106,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         silence_ms: int = SILENCE_MS,
         near_leader: bool = True,
+        linger_ms: int | None = None,
         has_session: bool = True,
         channels: OpenChannel | None = None,
         clock_s: Callable[[], float] = boottime_s,
@@ -113,11 +120,14 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         require_timeout("connect_timeout_ms", connect_timeout_ms)
         require_timeout("silence_ms", silence_ms)
         require_flag("near_leader", near_leader)
+        if linger_ms is not None:
+            require_whole("linger_ms", linger_ms, 0, MAX_LINGER_MS)
         self._endpoints = service.endpoints
         self._default_ms = timeout_ms if callable(timeout_ms) else lambda: timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._silence_ms = silence_ms
         self._near_leader = near_leader
+        self._linger_ms = service.linger_ms if linger_ms is None else linger_ms
         self._has_session = has_session
         self._open_channel = channels or service.open_channel
         self._clock_s = clock_s
@@ -145,6 +155,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             self._clock_s,
             self._find_leader if self._near_leader else None,
             self._find_tls_problem,
+            self._linger_ms,
         )
         try:
             await session.open(self._connect_timeout_ms)
@@ -616,12 +627,14 @@ def connect(
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
     silence_ms: int = SILENCE_MS,
     near_leader: bool = True,
+    linger_ms: int | None = None,
 ) -> Client:
     """A client for quorum://host:port,host:port, or quorums:// with TLS; open it with `async with` or `await`.
 
     timeout_ms: default deadline of every call. silence_ms: if no answer arrives for this time while one is due, the
     session moves to the next endpoint. near_leader: when its first queue is used, the session moves to the endpoint
-    whose node leads that queue's group, if it is in the URL; otherwise it stays where it was opened.
+    whose node leads that queue's group, if it is in the URL; otherwise it stays where it was opened. linger_ms: least
+    time between two batches of single messages of a queue; None: as the URL says, else 0.
     """
     return Client(
         url,
@@ -629,6 +642,7 @@ def connect(
         connect_timeout_ms=connect_timeout_ms,
         silence_ms=silence_ms,
         near_leader=near_leader,
+        linger_ms=linger_ms,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -79,6 +80,17 @@ def test_a_disposition_that_somebody_waits_for_leaves_at_once(
         consumer = await holding(node, credit_to=2)
         node.session.consumers.settle(request_id, consumer, disposition)
         assert len(node.submitted) == 1, why
+
+    on_node(scenario)
+
+
+def test_a_settlement_that_frees_a_message_group_leaves_at_once() -> None:
+    async def scenario(node: Node) -> None:
+        consumer = await holding(node)
+        grouped = replace(QUEUE, config=replace(QUEUE.config, message_groups=True))
+        node.say(ev.CatalogChanged((grouped,), (), (), 9, 0, 0, 0, (GROUP,), is_whole=True))
+        node.session.consumers.settle(0, consumer, Disposition(c.Settle, 5, ((1, 1),)))
+        assert len(node.submitted) == 1
 
     on_node(scenario)
 

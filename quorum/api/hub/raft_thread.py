@@ -14,7 +14,7 @@ from fifo.commands import UNKNOWN
 from fifo.effects import Deliver, Notify, Reply
 from quorum.node import events as ev
 
-MAX_DELAY_S = 0.005
+MAX_DELAY_S = 0.02
 """How long an input whose outcome no caller awaits may be held here."""
 
 

@@ -270,15 +270,21 @@ class SessionConsumers:
 
     def settle(self, request_id: int, consumer: Consumer, disposition: Disposition) -> None:
         """Settle, return, discard or modify messages that the consumer holds. A settlement can wait for other inputs
-        if no answer is wanted and it brings no credit that the consumer needs now."""
+        if no answer is wanted, it brings no credit that the consumer needs now, and no consumer can wait for the
+        message group that it frees."""
         try:
             command = self.checked(consumer, disposition)
         except status.StatusError as error:
             self._commands.refuse(request_id, error)
             return
         is_credit_awaited = consumer.raise_credit(disposition.credit_to)
-        can_wait = type(command) is c.Settle and not request_id and not is_credit_awaited
+        is_awaited = bool(request_id) or is_credit_awaited or self._has_message_groups(consumer.queue)
+        can_wait = type(command) is c.Settle and not is_awaited
         self._submit(consumer, command, partial(self._commands.finish, request_id), can_wait=can_wait)
+
+    def _has_message_groups(self, number: int) -> bool:
+        queue = self._hub.catalog.queue_of(number)
+        return queue is not None and queue.config.message_groups
 
     def checked(self, consumer: Consumer, disposition: Disposition) -> c.Settle:
         """The command of a disposition. StatusError if an argument is wrong."""

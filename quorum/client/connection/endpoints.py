@@ -23,6 +23,8 @@ USER_VARIABLE, PASSWORD_VARIABLE = "QUORUM_USER", "QUORUM_PASSWORD"
 DEFAULT_PORT = 7400
 CLIENT_CALL = "quorum-call"
 """Header with the id of a call, for the audit lines of members."""
+LINGER = "linger_ms"
+MAX_LINGER_MS = 1_000
 DEFAULT_TIMEOUT_MS = 30_000
 """Maximum time of a call, including all its retries."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024  # a message is at most 16 MiB, a delivery a few of them
@@ -54,7 +56,8 @@ OpenChannel = Callable[[str], grpc.aio.Channel]
 class Service:
     """What a URL names. endpoints: host:port, in order. is_secure: with TLS. The files are in PEM: the certificates
     that the client trusts (without them, those that gRPC brings), and its own certificate with its key; and a signed
-    token, with which the client logs in. user: empty: it does not log in with a password."""
+    token, with which the client logs in. user: empty: it does not log in with a password. linger_ms: see
+    quorum.connect."""
 
     endpoints: tuple[str, ...]
     is_secure: bool = False
@@ -64,6 +67,7 @@ class Service:
     token_file: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
+    linger_ms: int = 0
 
     def open_channel(self, endpoint: str) -> grpc.aio.Channel:
         """UsageError if a file cannot be read."""
@@ -98,13 +102,12 @@ class Service:
         return f"Basic {pair}"
 
     def url_of(self, *endpoints: str) -> str:
-        """The URL of these endpoints of this service, with its user and its files."""
+        """The URL of these endpoints of this service, with its user, its files and its linger time."""
         hosts = ",".join(endpoints)
         login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@" if self.user else ""
-        if not self.is_secure:
-            return f"{SCHEME}{login}{hosts}"
-        files = {name: getattr(self, name) for name in FILES if getattr(self, name)}
-        return f"{SECURE_SCHEME}{login}{hosts}" + (f"/?{urlencode(files)}" if files else "")
+        scheme, names = (SECURE_SCHEME, (*FILES, LINGER)) if self.is_secure else (SCHEME, (LINGER,))
+        settings = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return f"{scheme}{login}{hosts}" + (f"/?{urlencode(settings)}" if settings else "")
 
     def _credentials(self) -> grpc.ChannelCredentials:
         """The files are read for each channel, so a new connection uses renewed certificates."""
@@ -210,7 +213,7 @@ def _content(file: str) -> bytes | None:
 
 def parse_url(url: str) -> Service:
     """quorum://host:port,host:port, or quorums://host:port,host:port/?ca_file=... with TLS, both also with
-    user:password@ before the hosts."""
+    user:password@ before the hosts and with linger_ms."""
     require_text("the address of a service", url)
     url, user, password = _without_login(url)
     is_secure = url.startswith(SECURE_SCHEME)
@@ -227,12 +230,23 @@ def parse_url(url: str) -> Service:
         endpoints.append(f"{host}:{port}")
     files = dict(parse_qsl(query, keep_blank_values=True))
     for name in files:
-        if name not in FILES or not is_secure:
-            allowed = ", ".join(FILES) if is_secure else f"nothing without TLS ({SECURE_SCHEME})"
+        if name != LINGER and (name not in FILES or not is_secure):
+            allowed = (
+                f"{', '.join(FILES)}, {LINGER}"
+                if is_secure
+                else f"{LINGER}; files only with TLS ({SECURE_SCHEME})"
+            )
             raise UsageError(f"{name!r} in {url!r}; allowed: {allowed}")
+    linger_ms = _linger_ms(files.pop(LINGER, "0"), url)
     if bool(files.get("certificate_file")) != bool(files.get("key_file")):
         raise UsageError(f"{url!r}: certificate_file and key_file belong together")
-    return Service(tuple(endpoints), is_secure, **files, user=user, password=password)
+    return Service(tuple(endpoints), is_secure, **files, user=user, password=password, linger_ms=linger_ms)
+
+
+def _linger_ms(text: str, url: str) -> int:
+    if not text.isdecimal() or not text.isascii() or len(text) > 4 or int(text) > MAX_LINGER_MS:
+        raise UsageError(f"{LINGER}={text} in {url!r}; allowed: a whole number from 0 to {MAX_LINGER_MS}")
+    return int(text)
 
 
 def shown_url(url: str) -> str:

@@ -6,6 +6,9 @@ gathers until the batch under way is decided, or until it is full. So a lone mes
 batch holds what was published during one round trip. Messages for an exchange are gathered in the same way, whatever
 their routing keys.
 
+With a linger time, the open batch also waits until this time has passed since the queue's last batch left. So a message
+waits only if others of its queue left just before.
+
 An answer wakes tasks, and most of them publish again. So the next batch closes after these tasks have run.
 
 Each message has its own outcome: the batches are independent (queue_pb2.PublishBatch).
@@ -196,13 +199,16 @@ class Gathered:
 class Gathering:
     """The open batches of a session."""
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, linger_s: float = 0.0) -> None:
         self._window = window
+        self._linger_s = linger_s
         self._open: dict[Address, Gathered] = {}
         self._under_way: Counter[Address] = Counter()
         """by queue or exchange: closed batches that are not decided"""
         self._flushing: set[Address] = set()
         """queues and exchanges whose open batch closes soon"""
+        self._lingering: dict[Address, asyncio.TimerHandle] = {}
+        """queues and exchanges whose last batch has just left; the timer ends this"""
         self._has_immediate = False
         """whether there were immediate messages for queues"""
 
@@ -243,7 +249,7 @@ class Gathering:
             batch = None
         if batch is None:
             batch = self._open[queue] = Gathered(self, queue)
-            if not self._under_way[queue]:
+            if not self._waits(queue):
                 self._close_soon(queue)
         batch.add(body, described, size, asyncio.get_running_loop().time() + timeout_s, future, key)
         if size >= ALONE_BYTES or batch.count >= min(MAX_MESSAGES, limits.max_batch_messages):
@@ -265,6 +271,7 @@ class Gathering:
         batch = self._open.pop(queue, None)
         if batch is not None:
             self._under_way[queue] += 1
+            self._linger(queue)
             self._window.admit_gathered(batch)
 
     def close_before(self, route: Route) -> None:
@@ -285,7 +292,8 @@ class Gathering:
         self._under_way[queue] -= 1
         if not self._under_way[queue]:
             del self._under_way[queue]
-            self._close_soon(queue)
+            if not self._waits(queue):
+                self._close_soon(queue)
 
     def _close_soon(self, queue: Address) -> None:
         """Close the open batch after the loop has run what is ready now."""
@@ -295,5 +303,22 @@ class Gathering:
 
     def _flush(self, queue: Address) -> None:
         self._flushing.discard(queue)
-        if not self._under_way[queue]:  # else it was full already, and another one is open
+        if not self._waits(queue):  # else it was full already, and another one is open
+            self.close(queue)
+
+    def _waits(self, queue: Address) -> bool:
+        """Whether the queue's open batch gathers for longer than the tasks that are ready."""
+        return self._under_way[queue] > 0 or queue in self._lingering
+
+    def _linger(self, queue: Address) -> None:
+        """A batch of this queue leaves."""
+        if self._linger_s:
+            if queue in self._lingering:  # the batch was full, or had to leave before another one
+                self._lingering[queue].cancel()
+            loop = asyncio.get_running_loop()
+            self._lingering[queue] = loop.call_later(self._linger_s, self._end_linger, queue)
+
+    def _end_linger(self, queue: Address) -> None:
+        del self._lingering[queue]
+        if not self._waits(queue):
             self.close(queue)

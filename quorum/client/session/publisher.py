@@ -164,15 +164,17 @@ class _Waiter:
 
 class Publisher:
     """Numbers batches, keeps them, and hands them to the stream. wake: called when there is something to send.
-    clock_s: a monotonic clock, in seconds."""
+    clock_s: a monotonic clock, in seconds. linger_s: see Gathering."""
 
-    def __init__(self, wake: Callable[[], None], clock_s: Callable[[], float] = boottime_s) -> None:
+    def __init__(
+        self, wake: Callable[[], None], clock_s: Callable[[], float] = boottime_s, linger_s: float = 0.0
+    ) -> None:
         self._wake = wake
         self._clock_s = clock_s
         self._pending: dict[int, Pending] = {}  # by first number, ascending
         self._unsent: deque[Pending] = deque()
         self._waiters: deque[_Waiter | Gathered] = deque()
-        self.gathering = Gathering(self)
+        self.gathering = Gathering(self, linger_s)
         self._next_number = 1
         self._ranges: deque[tuple[int, int]] = deque()
         """(last number, ranges) of the batches from the lowest undecided number on, those that are decided too"""

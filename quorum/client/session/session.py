@@ -85,14 +85,16 @@ class Session:
         clock_s: Callable[[], float] = boottime_s,
         find_leader: FindLeader | None = None,
         find_tls_problem: FindTlsProblem | None = None,
+        linger_ms: int = 0,
     ) -> None:
         """default_ms: returns the limit of a wait for which the caller names none. find_leader: None if the session
-        does not move to the leader. find_tls_problem: None if nobody looks for such a problem."""
+        does not move to the leader. find_tls_problem: None if nobody looks for such a problem. linger_ms: see
+        Gathering."""
         self.endpoint = endpoints[0]
         self.reconnect_count = 0
         self._stream = StreamState(default_ms)
         self.placement = Placement(self._stream, endpoints, find_leader)
-        self.publisher = Publisher(self._stream.outbox.wake, clock_s)
+        self.publisher = Publisher(self._stream.outbox.wake, clock_s, linger_ms / 1000)
         self.attachments = Attachments(self._stream, self.placement)
         self.gets = Gets(self._stream, self.placement)
         self.transactions = OpenTransactions(self._stream, self.placement, self.publisher)
