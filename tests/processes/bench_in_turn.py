@@ -31,6 +31,7 @@ SETTINGS = {
     "seconds",
     "rounds",
     "queues",
+    "linger_ms",
 }
 """Figures of the report that say what was asked for, and not what was measured."""
 
