@@ -1,7 +1,7 @@
 """The node's log as other packages see it: append, sync, read, and a journal for each group.
 
-Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be called
-from any thread at any time (`store`), and a collection runs in any thread (`collector`).
+Append, sync and the journals' changes belong to one thread (the Raft thread). `read` may be called from any
+thread at any time (`store`), and a collection runs in any thread (`collector`).
 """
 
 from __future__ import annotations
@@ -529,10 +529,6 @@ class Log:
     def in_memory(self, group: int, index: int) -> bool:
         """Whether this entry can be read now without the disk, because it is among the recent ones."""
         return self._store.in_memory(group, index)
-
-    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
-        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        return self._store.read_range(group, index, offset, length)
 
     def read_page(self, group: int, page: int) -> bytes:
         """A page's bytes, checked. EntryMissing, LogDamaged."""

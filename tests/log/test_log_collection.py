@@ -696,11 +696,10 @@ def test_appends_and_reads_go_on_in_other_threads_while_segments_are_replaced(tm
             index = kept[chance.randrange(len(kept))]
             try:
                 found = log.read(1, index)
-                part = log.read_range(1, index, 100, 50)
             except Exception as error:
                 wrong.append(error)
                 return
-            if found != body(index) or part != body(index)[100:150]:
+            if found != body(index):
                 wrong.append(index)
             counts[which] += 1
 

@@ -257,17 +257,12 @@ def test_readers_in_other_threads_see_whole_bodies_while_the_log_grows_and_is_cu
             index = index % 300 + 1
             try:
                 body = log.read(1, index)
-                part = log.read_range(1, index, 0, 8)
             except EntryMissing:
                 continue
             except ValueError as error:
                 wrong.append(error)
                 break
-            if (
-                body[:8] != index.to_bytes(8, "little")
-                or part != body[:8]
-                or body[8:] != body[8:9] * (len(body) - 8)
-            ):
+            if body[:8] != index.to_bytes(8, "little") or body[8:] != body[8:9] * (len(body) - 8):
                 wrong.append((index, body[:16]))
             counts[which] += 1
 
