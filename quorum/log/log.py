@@ -534,10 +534,6 @@ class Log:
         """A page's bytes, checked. EntryMissing, LogDamaged."""
         return self._store.read_page(group, page)
 
-    def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of exactly this entry is here and not known to be bad; no body is read."""
-        return self._store.has_body(group, index, term)
-
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
         """The indexes without a good body here, of the given ascending ones (array of type Q); no body is read.
 

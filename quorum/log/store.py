@@ -95,38 +95,6 @@ class Store:
             return body
         return self._read_whole(segment, found, group, 0)
 
-    def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of exactly this entry is indexed here and not known to be bad; no body is read. A segment of
-        which nothing can be read counts as having none."""
-        with self.mutex:
-            self._check()
-            table = self.contents.tables.get(group)
-            if table is None:
-                return False
-            found = table.locate(index)
-            if found is not None and found.term == UNASKED:
-                found = found._replace(term=table.term_in_tail(index))
-            if found is not None and found.term == term and found.lsn not in self.damages:
-                return True
-            copy = table.loose.get(index)
-            if copy is not None and copy.term == term and copy.lsn not in self.damages:
-                return True
-            cuts = tuple(table.cuts)
-            held = self._hold(self.history.overlapping(group, index, index))
-            damaged = set(self.damages)
-        try:
-            for sealed in held:
-                try:
-                    rows = self.history.columns(sealed).rows(sealed.parts[False, group], index, index)
-                except LogDamaged:
-                    continue
-                rows = rows.take(Liveness(None, 0, cuts).bodies(rows) & (rows.terms == term))
-                if any(lsn not in damaged for lsn in rows.lsns.tolist()):
-                    return True
-            return False
-        finally:
-            self._let_all_go(held)
-
     def missing(self, group: int, indexes: array[int], committed: int | None) -> array[int]:
         """The indexes without a good body here, of the given ascending ones."""
         if not indexes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,7 +212,7 @@ def test_a_closed_log_says_so() -> None:
         lambda: log.append(RecordKind.MARK, 0, 0, 0),
         lambda: log.read(1, 1),
         lambda: log.read_page(1, 1),
-        lambda: log.has_body(1, 1, 1),
+        lambda: log.missing(1, array("Q", [1])),
         lambda: log.scrub(1),
         log.repair,
         log.make_small_room,
