@@ -135,20 +135,6 @@ class ReservationPage:
 
 
 @dataclass(frozen=True, slots=True)
-class PinInfo:
-    """A pin, with the fields of Pinned. copy_bytes: the size of its copies of blocks that have changed."""
-
-    pin: int
-    index: int
-    first_sequence: int
-    end_sequence: int
-    count: int
-    made_ms: int
-    expires_ms: int
-    copy_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class BrowsePage:
     """One page of the ready or delayed messages, by sequence. next_sequence: the start of the next page, None at the
     end. due_times_ms: one of each delayed message."""
