@@ -174,7 +174,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     world.apply([(None, Purge(1))])
-    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
+    assert world.info().total == 0
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     assert list(references(snapshot.encode(world.machine))) == entries
@@ -202,12 +202,12 @@ def test_a_purge_of_cold_delayed_messages_leaves_what_a_pin_shows() -> None:
     before = waiting(world)
     made = pin(world)
     attach, _ = world.attach(name, "a", 8)
-    while held := queries.info(world.machine, 1).checked_out:  # type: ignore[union-attr]
+    while held := world.info().checked_out:
         world.do(name, Return(1, "a", attach, ((1, held),)))
-    assert queries.info(world.machine, 1).delayed == 8  # type: ignore[union-attr]
+    assert world.info().delayed == 8
     world.machine.page_out(1, 0)
     world.apply([(None, Purge(1))])
-    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
+    assert world.info().total == 0
     assert shown(world.machine, made) == before
 
 
