@@ -55,13 +55,6 @@ class QueueInfo:
     dead: int = 0
     dead_letter_problem: str = ""
 
-    @property
-    def dropped(self) -> tuple[int, int, int, int]:
-        """The numbers of messages that left because they expired, were rejected, failed too often, or were above the
-        length limit."""
-        found = self.totals
-        return found.expired, found.rejected, found.delivery_limit, found.maxlen
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:

@@ -92,7 +92,7 @@ def test_a_batch_that_expires_executes_no_line_a_message() -> None:
 
         lines, _ = lines_of(world, [(None, Wake())])
         info = world.info()
-        assert info.dropped[0] == size
+        assert info.totals.expired == size
         return lines
 
     assert expire(10_000) <= 2 * expire(10)

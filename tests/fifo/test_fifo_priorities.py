@@ -157,7 +157,7 @@ def test_drop_head_drops_the_oldest_of_the_lowest_priority() -> None:
     assert world.info().ready_levels == ((9, 2), (5, 1))
     publish(world, name, "1")
     assert world.info().ready_levels == ((9, 2), (5, 1))
-    assert world.info().dropped[3] == 3
+    assert world.info().totals.maxlen == 3
     assert got(world, name, 10) == [5, 6, 4]
 
 
@@ -172,7 +172,7 @@ def test_messages_of_any_priority_expire() -> None:
     world, name = prepared()
     world.publish(name, 4, priorities=bytes([0, 9, 0, 9]), ttls_ms=(10, 10, -1, -1))
     world.wake(100)
-    assert (world.info().ready_levels, world.info().dropped[0]) == (((9, 1), (0, 1)), 2)
+    assert (world.info().ready_levels, world.info().totals.expired) == (((9, 1), (0, 1)), 2)
     assert got(world, name, 10) == [4, 3]
 
 
@@ -195,7 +195,7 @@ def test_a_message_that_failed_too_often_leaves() -> None:
     publish(world, name, "19")
     attach, _ = world.attach(name, "a", 1)
     world.do(name, Modify(1, "a", attach, ((1, 1),), delivery_failed=True))
-    assert (world.info().ready_levels, world.info().dropped[2]) == (((1, 1),), 1)
+    assert (world.info().ready_levels, world.info().totals.delivery_limit) == (((1, 1),), 1)
 
 
 # ---- looking, pinning, reserving, staging
