@@ -10,7 +10,6 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.persistence import checkpoint
-from fifo.queries import group as queries
 from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
@@ -413,9 +412,7 @@ def test_members_without_a_readable_snapshot_replay_their_journals_and_keep_thei
         assert not is_quarantined(cluster, name)
     cluster.ready()
     for name in ("n2", "n3"):
-        info = queries.info(cluster.members[name].queue_machine(group), queue)
-        assert info is not None
-        assert info.ready == len(sent)
+        assert cluster.info(name, group, queue).ready == len(sent)
     cluster.start("n1")
     everything_is_there(cluster, group, queue, sent)
 

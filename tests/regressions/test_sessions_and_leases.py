@@ -10,7 +10,6 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.limits import PRODUCTION
-from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
@@ -78,9 +77,7 @@ def test_a_group_forgets_a_session_closed_cleanly_and_remembers_a_broken_one(clu
     again = Session(cluster, "n3", broken.producer, epoch=2)
     again.publish(group, queue, b"one")
     confirm(cluster, again, 1)
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 2
+    assert cluster.info("n1", group, queue).ready == 2
 
 
 def test_a_refusal_whose_answer_was_lost_stays_one_when_a_later_batch_was_taken(cluster: Cluster) -> None:
@@ -138,9 +135,7 @@ def test_a_closed_session_keeps_no_batches_while_its_group_has_no_leader(cluster
     assert sum(len(sent.data) for sent in kept.conversations[group].unanswered) < 1_000
     cluster.heal()
     cluster.until(lambda: not cluster.members["n1"].sessions, "the group hears of the end")
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.total == 0, "what nobody was told about may be missing, and is"
+    assert cluster.info("n1", group, queue).total == 0, "what nobody was told about may be missing, and is"
 
 
 def test_sessions_whose_answers_a_snapshot_replaced_end_and_are_forgotten() -> None:
@@ -328,7 +323,5 @@ def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has
         publish_and_close(Session(cluster, other), b"x")
     cluster.paused.clear()
     cluster.until(lambda: first.ended is not None, "the node ends the first session")
-    info = queries.info(cluster.members[leader].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 10
+    assert cluster.info(leader, group, queue).ready == 10
     assert first.ended == "resync", "its client may open it again"

@@ -12,6 +12,8 @@ from typing import Any
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Deliver, Reply
+from fifo.queries import group as queries
+from fifo.results import QueueInfo
 from quorum.catalog.commands import CatalogCommand, DeclareQueue
 from quorum.catalog.members import AddMember
 from quorum.log import Log
@@ -366,6 +368,12 @@ class Cluster:
         raise AssertionError(f"{what}: not within {limit_ms} ms of the cluster's time")
 
     # ---- questions
+
+    def info(self, name: str, group: int, queue: int) -> QueueInfo:
+        """A queue's counts on this member."""
+        found = queries.info(self.members[name].queue_machine(group), queue)
+        assert found is not None
+        return found
 
     def leader(self, group: int) -> str | None:
         """The leader of the highest term among members that are up."""
