@@ -177,7 +177,7 @@ class Member:
         """number -> id of each current member"""
         self.peers = Peers(config.name, self.replicas, sorted(set(member_directory.by_id) - {config.name}))
         self.disk_monitor = DiskMonitor(self.me, self.names, log, clock, logger)
-        self.leases = Leases(self.me, ())
+        self.leases = Leases(self.me)
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
         configured = LeaseTimes(config.lease_ms, step_down_ms)
         self.lease_times = LeaseTimesKeeper(self.leases, node_state, configured, logger)
@@ -478,7 +478,6 @@ class Member:
             member_directory = self.membership.member_directory
             self.names.clear()
             self.names.update((each.number, each.id) for each in member_directory.by_id.values())
-            self.leases.peers = tuple(member_directory.number(peer) for peer in changed.peers)
             self._network.set_peers(
                 member_directory.dial_addresses(changed.peers),
                 member_directory.fallback_addresses(changed.peers),

@@ -244,13 +244,14 @@ def test_the_end_of_a_lease_is_told_before_its_renewal(
 
 
 def test_a_leader_grants_leases_on_what_a_majority_said_lately_only() -> None:
-    leases = Leases(1, (2, 3, 4, 5), LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
+    voters = (1, 2, 3, 4, 5)
+    leases = Leases(1, LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
     leases.answered(2, HeartbeatAnswer(10_000, {7: LeaderView(1, 3)}))
-    assert not leases.may_grant(7, 3, 10_001), "two of five"
+    assert not leases.may_grant(7, 3, 10_001, voters), "two of five"
     leases.answered(3, HeartbeatAnswer(10_200, {7: LeaderView(1, 3)}))
-    assert leases.may_grant(7, 3, 11_499)
-    assert not leases.may_grant(7, 3, 11_500), "the successor may have been elected 1,500 ms ago"
-    assert not leases.may_grant(7, 4, 10_300), "said in another term"
+    assert leases.may_grant(7, 3, 11_499, voters)
+    assert not leases.may_grant(7, 3, 11_500, voters), "the successor may have been elected 1,500 ms ago"
+    assert not leases.may_grant(7, 4, 10_300, voters), "said in another term"
 
 
 # ---- frames
