@@ -11,11 +11,12 @@ import structlog
 from fifo import commands as c
 from fifo.persistence.references import references
 from quorum.node.identity.identity import NodeState
-from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
+from quorum.node.maintenance.garbage_collection import Background, Threaded
 from quorum.node.maintenance.scrubbing import Pace, Scrubbing
 from quorum.node.replica.replica import state_of
 from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session, batch
+from support.members.inline import Inline
 
 PACE = Pace()
 SCRUB_BYTES, SCRUB_MS, ROUND_MS = PACE.piece_bytes, PACE.piece_ms, PACE.round_ms

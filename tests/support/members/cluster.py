@@ -28,6 +28,7 @@ from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
 from support.log.disk import SimDisk
+from support.members.inline import Inline
 
 STEP_MS = 5
 LOOK_MS, MOST_LOOKS = 0.002, 400
@@ -165,6 +166,7 @@ class Cluster:
             lambda: WALL_MS + self.now_ms + self.wall_skew[name],
             random.Random(self.random.random()),
             node_state,
+            Inline(),
         )
 
     def first_node_state(self, name: str) -> NodeState:
