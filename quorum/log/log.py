@@ -82,8 +82,6 @@ class Log:
         self._marked_lsn = found.last_lsn
         self._quiet_lsn = found.last_lsn
         self._quiet_since_ms = 0
-        self.cut_records = found.cut_records
-        """Complete unsynced records that opening cut."""
         self.block_damages = tuple(found.block_damages)
         """First blocks of sealed segments that were bad when the log was opened, and that opening has written again."""
         self._contents = found.contents
