@@ -61,10 +61,6 @@ def unpack(data: bytes) -> Indexes:
     return np.cumsum(found, dtype=np.uint64)
 
 
-def as_array(numbers: Indexes) -> array[int]:
-    return array("Q", numbers.tobytes())
-
-
 class Piece:
     """Packed numbers and their bounds, immutable. Empty if last < first."""
 

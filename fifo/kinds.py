@@ -279,8 +279,9 @@ class Names(Sized):
 class Items(Sized):
     """Numbers, or tuples of numbers, all of one struct. Where `counts_bytes`, the length is theirs in bytes."""
 
-    def __init__(self, item: str, length: str = "I", *, counts_bytes: bool = False) -> None:
-        self.length = length
+    length = "I"
+
+    def __init__(self, item: str, *, counts_bytes: bool = False) -> None:
         self._item = struct.Struct("<" + item)
         self._is_single = len(self._item.unpack(bytes(self._item.size))) == 1
         self._counts_bytes = counts_bytes
@@ -398,7 +399,7 @@ def getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 _U16, _U64 = struct.Struct("<H"), struct.Struct("<Q")
-U8, U16, U32, U64, I64 = Number("B"), Number("H"), Number("I"), Number("Q"), Signed("q")
+U32, U64, I64 = Number("I"), Number("Q"), Signed("q")
 FLAG, NAMED = Flag(), Named()
 TEXT, NAME, OPEN_TEXT, NAMES = Text(), Name(), OpenText(), Names()
 BYTES, OPTIONAL = Bytes(), Optional()

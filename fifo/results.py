@@ -55,13 +55,6 @@ class QueueInfo:
     dead: int = 0
     dead_letter_problem: str = ""
 
-    @property
-    def dropped(self) -> tuple[int, int, int, int]:
-        """The numbers of messages that left because they expired, were rejected, failed too often, or were above the
-        length limit."""
-        found = self.totals
-        return found.expired, found.rejected, found.delivery_limit, found.maxlen
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
@@ -132,20 +125,6 @@ class ReservationPage:
     delivery_counts: tuple[tuple[int, int], ...]
     opens: int
     has_more: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PinInfo:
-    """A pin, with the fields of Pinned. copy_bytes: the size of its copies of blocks that have changed."""
-
-    pin: int
-    index: int
-    first_sequence: int
-    end_sequence: int
-    count: int
-    made_ms: int
-    expires_ms: int
-    copy_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,6 @@ class DueTimes:
         """The earliest due time. There is a delayed message."""
         return self.times[0]
 
-    def due(self, now_ms: int) -> int:
-        """The messages whose time has come."""
-        return self._members(0, bisect_right(self.times, now_ms))
-
     def by_slot(self, width: int) -> NDArray[np.int64]:
         """The due time of each slot below `width`, 0 for those without one."""
         found = np.zeros(width, dtype=np.int64)

@@ -11,12 +11,11 @@ from fifo.commands import UNKNOWN
 from fifo.effects import Refused, Run
 from fifo.group_machine import GroupMachine
 from fifo.group_state import no_queue
-from fifo.queries import pins as pin_queries
 from fifo.queries import queues
 from fifo.queries import storage as storage_queries
 from fifo.queries import subscriptions as subscription_queries
 from fifo.queries.storage import Storage
-from fifo.results import BrowsePage, DeadWork, PinInfo, QueueInfo, ReservationPage, SubscriptionInfo
+from fifo.results import BrowsePage, DeadWork, QueueInfo, ReservationPage, SubscriptionInfo
 from fifo.staging import StagedInfo
 
 
@@ -103,12 +102,6 @@ def may_reserve(group: GroupMachine, queue: int, subscription: str) -> bool:
     return machine is None or subscription_queries.may_reserve(machine, subscription)
 
 
-def pins(group: GroupMachine, queue: int) -> tuple[PinInfo, ...]:
-    """A queue's pins, the oldest first; none if there is no such queue."""
-    machine = group.queues.get(queue)
-    return () if machine is None else pin_queries.infos(machine)
-
-
 def pinned(
     group: GroupMachine,
     queue: int,
@@ -123,7 +116,7 @@ def pinned(
     machine = group.queues.get(queue)
     if machine is None:
         return no_queue(queue)
-    return pin_queries.pinned(machine, pin, start_sequence, end_sequence, limit, selector)
+    return queues.pinned(machine, pin, start_sequence, end_sequence, limit, selector)
 
 
 def storage(group: GroupMachine, queue: int, recent_from: int) -> Storage | None:

@@ -100,6 +100,22 @@ def browse(
     return page(machine, start_sequence, messages.next_sequence, limit, selector, lambda block: block.ready)
 
 
+def pinned(
+    machine: QueueMachine,
+    number: int,
+    start_sequence: int,
+    end_sequence: int,
+    limit: int,
+    selector: bytes = b"",
+) -> BrowsePage | Refused:
+    """A page of the pinned messages that match, start_sequence <= sequence < end_sequence."""
+    pin = machine.pins.find(number)
+    if isinstance(pin, Refused):
+        return pin
+    end = min(end_sequence, pin.end_sequence)
+    return page(machine, start_sequence, end, limit, selector, pin.shown, pin.blocks)
+
+
 def browse_delayed(
     machine: QueueMachine, start_sequence: int, limit: int, selector: bytes = b""
 ) -> BrowsePage | Refused:

@@ -77,18 +77,18 @@ class ArgumentError(ValueError):
 
 def check_queue_name(name: str) -> None:
     """Check for 1 to 255 bytes of UTF-8 without control characters; raises ArgumentError."""
-    check_text("queue name", name, MAX_NAME_BYTES)
+    check_text("queue name", name)
 
 
-def check_text(what: str, text: str, most_bytes: int, least_bytes: int = 1) -> None:
-    """Check for least_bytes to most_bytes bytes of UTF-8 without control characters; raises ArgumentError."""
+def check_text(what: str, text: str, least_bytes: int = 1) -> None:
+    """Check for least_bytes to MAX_NAME_BYTES bytes of UTF-8 without control characters; raises ArgumentError."""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
         raise ArgumentError(f"{what} {text!r} is not valid UTF-8") from error
-    if not least_bytes <= size <= most_bytes:
+    if not least_bytes <= size <= MAX_NAME_BYTES:
         article = "an" if what[0] in "aeiou" else "a"
-        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: {least_bytes}..{most_bytes}")
+        raise ArgumentError(f"{article} {what} of {size} bytes; allowed: {least_bytes}..{MAX_NAME_BYTES}")
     for character in text:
         if character < " " or "\x7f" <= character <= "\x9f":
             raise ArgumentError(f"{what} {text!r} has the control character {character!r}; none is allowed")
@@ -296,7 +296,7 @@ def _short_text(argument: str, value: ArgumentValue) -> _Checked:
     """Check a name or key that may be empty."""
     if not isinstance(value, str):
         raise ArgumentError(f"argument {argument!r} is {_kind(value)}; allowed: a text")
-    check_text(f"value of {argument!r}", value, MAX_NAME_BYTES, 0)
+    check_text(f"value of {argument!r}", value, 0)
     return value
 
 

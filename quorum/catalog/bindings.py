@@ -19,7 +19,6 @@ from math import isfinite
 from typing import Literal as OneOf
 from typing import get_args
 
-from fifo.commands import MAX_NAME_BYTES
 from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import ArgumentError, Arguments, ArgumentValue, check_size, check_text
 from quorum_selectors import canonical
@@ -111,7 +110,7 @@ def check_exchange_name(name: str) -> None:
             "the default exchange, whose name is empty, routes to the queue whose name is the routing key; it cannot "
             "be declared, deleted or bound"
         )
-    check_text("exchange name", name, MAX_NAME_BYTES)
+    check_text("exchange name", name)
 
 
 def check_exchange(name: str, kind: str, arguments: Mapping[str, ArgumentValue]) -> None:
@@ -127,7 +126,7 @@ def check_exchange(name: str, kind: str, arguments: Mapping[str, ArgumentValue])
             raise ArgumentError(
                 f"argument {argument!r} is {alternate!r}; allowed: the name of an exchange, as text"
             )
-        check_text(f"name in {argument!r}", alternate, MAX_NAME_BYTES)
+        check_text(f"name in {argument!r}", alternate)
 
 
 def check_reserved(name: str) -> None:
@@ -146,7 +145,7 @@ def check_binding(kind: str, binding: Binding) -> None:
         raise ArgumentError(f"{what} leads to {binding.kind!r}; allowed: {', '.join(KINDS)}")
     if kind in KEYED:
         if binding.routing_key:
-            check_text("routing key", binding.routing_key, MAX_NAME_BYTES)
+            check_text("routing key", binding.routing_key)
     elif binding.routing_key:
         raise ArgumentError(f"{what} has the routing key {binding.routing_key!r}; it takes none")
     arguments = dict(binding.arguments)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fifo.commands import MAX_NAME_BYTES, QueueConfig
+from fifo.commands import QueueConfig
 from fifo.frozen_dataclasses import dataclass
 from quorum.catalog.arguments import (
     ArgumentError,
@@ -106,8 +106,8 @@ class Policies:
 
 def check_policy(name: str, pattern: str, priority: int) -> None:
     """Check a policy without its arguments; raises ArgumentError. `arguments` checks those."""
-    check_text("policy name", name, MAX_NAME_BYTES)
-    check_text("policy pattern", pattern, MAX_NAME_BYTES)
+    check_text("policy name", name)
+    check_text("policy pattern", pattern)
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ArgumentError(
             f"policy {name!r} has priority {priority}; allowed: {-MAX_PRIORITY}..{MAX_PRIORITY}"

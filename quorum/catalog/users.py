@@ -142,7 +142,7 @@ def check(command: UserCommand) -> None:
         for right in ("configure", "write", "read"):
             pattern = getattr(command, right)
             if pattern:
-                check_text(f"{right} pattern", pattern, MAX_NAME_BYTES)
+                check_text(f"{right} pattern", pattern)
 
 
 def check_new_user_name(name: str) -> None:
@@ -156,6 +156,6 @@ def check_new_user_name(name: str) -> None:
 
 def check_user_name(name: str) -> None:
     """Raises ArgumentError for a name that no user can have: a colon ends it in HTTP's basic authentication."""
-    check_text("user name", name, MAX_NAME_BYTES)
+    check_text("user name", name)
     if ":" in name:
         raise ArgumentError(f"user name {name!r} has a colon; allowed: any other characters")

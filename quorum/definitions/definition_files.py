@@ -141,7 +141,6 @@ class Fields:
 
     def __init__(self, node: Node) -> None:
         self.place = node.place
-        self._node = node
         self._left = node.fields()
 
     def take(self, name: str) -> Node:

@@ -17,7 +17,7 @@ from quorum.log.errors import (
     LogUnknown,
     NotCached,
 )
-from quorum.log.files import File, Files, Lock, RealFiles
+from quorum.log.files import RealFiles
 from quorum.log.inspection import RecordInfo, inspect
 from quorum.log.journal import Journal
 from quorum.log.log import Log, Space
@@ -26,7 +26,6 @@ from quorum.log.record import RecordKind
 from quorum.log.references import Retained, Retention
 from quorum.log.segment_files.reserve import RESERVE_SEGMENTS
 from quorum.log.snapshots.snapshot_files import SnapshotDamaged, SnapshotFile
-from quorum.log.writer import LogStats
 
 __all__ = [
     "RESERVE_SEGMENTS",
@@ -34,10 +33,7 @@ __all__ = [
     "Damage",
     "DiskFull",
     "EntryMissing",
-    "File",
-    "Files",
     "Journal",
-    "Lock",
     "Log",
     "LogClosed",
     "LogDamaged",
@@ -45,7 +41,6 @@ __all__ = [
     "LogFailed",
     "LogFull",
     "LogLocked",
-    "LogStats",
     "LogUnknown",
     "NotCached",
     "RealFiles",

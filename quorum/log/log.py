@@ -1,7 +1,7 @@
 """The node's log as other packages see it: append, sync, read, and a journal for each group.
 
-Append, sync and the journals' changes belong to one thread (the Raft thread). `read` and `read_range` may be called
-from any thread at any time (`store`), and a collection runs in any thread (`collector`).
+Append, sync and the journals' changes belong to one thread (the Raft thread). `read` may be called from any
+thread at any time (`store`), and a collection runs in any thread (`collector`).
 """
 
 from __future__ import annotations
@@ -82,8 +82,6 @@ class Log:
         self._marked_lsn = found.last_lsn
         self._quiet_lsn = found.last_lsn
         self._quiet_since_ms = 0
-        self.cut_records = found.cut_records
-        """Complete unsynced records that opening cut."""
         self.block_damages = tuple(found.block_damages)
         """First blocks of sealed segments that were bad when the log was opened, and that opening has written again."""
         self._contents = found.contents
@@ -530,17 +528,9 @@ class Log:
         """Whether this entry can be read now without the disk, because it is among the recent ones."""
         return self._store.in_memory(group, index)
 
-    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
-        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        return self._store.read_range(group, index, offset, length)
-
     def read_page(self, group: int, page: int) -> bytes:
         """A page's bytes, checked. EntryMissing, LogDamaged."""
         return self._store.read_page(group, page)
-
-    def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of exactly this entry is here and not known to be bad; no body is read."""
-        return self._store.has_body(group, index, term)
 
     def missing(self, group: int, indexes: array[int], *, committed: int | None = None) -> array[int]:
         """The indexes without a good body here, of the given ascending ones (array of type Q); no body is read.

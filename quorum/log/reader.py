@@ -1,8 +1,4 @@
-"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC check.
-
-A slice of a body cannot be checked by itself. So the first read of a record that is not in memory reads all of it and
-checks it. The reader remembers the record's place, and later slices read only the bytes they need.
-"""
+"""Bodies by place, from any thread: recent ones from memory, others with one pread and a CRC check."""
 
 from __future__ import annotations
 
@@ -14,10 +10,6 @@ from quorum.log.segment_files.segments import Segment
 
 ENTRY_OVERHEAD_BYTES = 256
 """Memory used by a kept body beside its bytes, counted so that tiny bodies cannot fill the memory."""
-
-
-VERIFIED_PLACES = 16_384
-"""Number of places that are remembered as checked (about 100 bytes each): more than are sliced at one time."""
 
 AT_ONCE_BYTES = 16 << 10
 """Longer bodies are read apart from their header, because a second call is cheaper than a second copy."""
@@ -52,22 +44,6 @@ class RecentBodies:
         return self._bodies.get(lsn)
 
 
-class VerifiedPlaces:
-    """The places last read completely and found good, bounded in number."""
-
-    def __init__(self) -> None:
-        self._places: dict[int, None] = {}
-
-    def __contains__(self, place: int) -> bool:
-        return place in self._places
-
-    def add(self, place: int) -> None:
-        """Remember this place, and forget the oldest."""
-        self._places[place] = None
-        if len(self._places) > VERIFIED_PLACES:
-            del self._places[next(iter(self._places))]
-
-
 def read_body(
     segment: Segment, offset: int, *, lsn: int, group: int, index: int, length: int, waits: bool = True
 ) -> bytes:
@@ -93,14 +69,3 @@ def read_body(
     if not body_is_good(header, body):
         raise LogDamaged(Damage(str(segment.path), offset, lsn, "the record's body fails its CRC", known))
     return body
-
-
-def read_slice(segment: Segment, offset: int, lsn: int, start: int, length: int) -> bytes:
-    """Part of a body that was checked before."""
-    try:
-        data = segment.file.pread(length, offset + HEADER_BYTES + start)
-    except OSError as error:
-        raise LogDamaged(Damage(str(segment.path), offset, lsn, f"cannot be read: {error}")) from error
-    if len(data) != length:
-        raise LogDamaged(Damage(str(segment.path), offset, lsn, "the file has become shorter"))
-    return data

@@ -79,8 +79,6 @@ class Recovered:
     damages: list[Damage]
     last_lsn: int
     position: int
-    cut_records: int
-    """Number of complete unsynced records that were cut, as far as they could be read."""
     block_damages: list[Damage]
     """The first blocks of sealed segments that were bad. They are written again."""
 
@@ -144,7 +142,6 @@ def recover(
         damages,
         end.last_lsn,
         end.position,
-        end.cut_records,
         [segment.block_damage for segment in bad_blocks if segment.block_damage is not None],
     )
 
@@ -181,7 +178,7 @@ def _begin(
     listed = [Listed(1, segment.header.file_id, 1)]
     prepare_manifest(files, directory, Manifest(listed))
     commit_manifest(files, directory)
-    return Recovered(segment, listed, history, contents, [], 0, HEADER_BLOCK, 0, [])
+    return Recovered(segment, listed, history, contents, [], 0, HEADER_BLOCK, [])
 
 
 def _strangers(files: Files, directory: Path, listed: list[Listed]) -> list[Path]:
@@ -232,7 +229,6 @@ class _End:
     """Offset of the first record that no statement covers."""
     dirty_to: int
     """Between position and this offset there may be bytes that are not zero."""
-    cut_records: int
 
 
 class _Active:
@@ -254,7 +250,7 @@ class _Active:
     def read(self) -> _End:
         """Apply all records up to the end, which is found by the rule in the module's text."""
         segment, scanner = self._segment, self._scanner
-        offset, cut_records = HEADER_BLOCK, 0
+        offset = HEADER_BLOCK
         is_searched = False
         while True:
             records = scan(scanner, segment.stamp, offset)
@@ -268,16 +264,14 @@ class _Active:
             if not is_searched:
                 for _, header in headers_from(scanner, segment.stamp, offset):
                     self._stated = max(self._stated, header.synced)
-                    cut_records += 1
                 is_searched = True
             if self._stated < self._expected:
                 break
             offset = self._step_over_damage(offset)
-            cut_records = sum(1 for _ in headers_from(scanner, segment.stamp, offset))
         self._begin()
         unstated = self._unstated
         rewrite_from = next((place for lsn, place in unstated if lsn > self._stated), offset)
-        return _End(self._expected - 1, offset, rewrite_from, _last_dirty(scanner, offset), cut_records)
+        return _End(self._expected - 1, offset, rewrite_from, _last_dirty(scanner, offset))
 
     def _step_over_damage(self, offset: int) -> int:
         """The offset of the next record, if everything but the bytes of the bad record here is known."""

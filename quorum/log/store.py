@@ -18,7 +18,7 @@ import numpy as np
 from quorum.log.contents import Contents
 from quorum.log.errors import Damage, EntryMissing, LogDamaged
 from quorum.log.files import Files
-from quorum.log.reader import RecentBodies, VerifiedPlaces, read_body, read_slice
+from quorum.log.reader import RecentBodies, read_body
 from quorum.log.record import RecordKind
 from quorum.log.references import Liveness, Retention
 from quorum.log.segment_files.history import History, find_body, find_page, is_here
@@ -54,7 +54,6 @@ class Store:
         self._opened_lsn = opened_lsn
         self._segments = {segment.number: segment for segment in segments}
         self._doomed: list[Segment] = []
-        self._verified = VerifiedPlaces()
 
     # ---- reading: any thread
 
@@ -89,62 +88,12 @@ class Store:
             found = None if table is None else table.locate(index)
             return found is not None and self.recent.get(found.lsn) is not None
 
-    def read_range(self, group: int, index: int, offset: int, length: int) -> bytes:
-        """Part of an entry's body. ValueError beyond its end; EntryMissing, LogDamaged."""
-        found, body, segment = self._find(group, index)
-        if offset < 0 or length < 0 or offset + length > found.length:
-            if segment is not None:
-                self.release(segment)
-            raise ValueError(f"entry {index} has {found.length} bytes, not {offset}..{offset + length}")
-        if segment is None:
-            return body[offset : offset + length]
-        with self.mutex:
-            is_verified = found.place in self._verified
-        if not is_verified:
-            return self._read_whole(segment, found, group, index)[offset : offset + length]
-        try:
-            return read_slice(segment, found.place & OFFSET_MASK, found.lsn, offset, length)
-        finally:
-            self.release(segment)
-
     def read_page(self, group: int, page: int) -> bytes:
         """A page's bytes, checked. EntryMissing, LogDamaged."""
         found, body, segment = self._find(group, page, is_page=True)
         if segment is None:
             return body
         return self._read_whole(segment, found, group, 0)
-
-    def has_body(self, group: int, index: int, term: int) -> bool:
-        """Whether a body of exactly this entry is indexed here and not known to be bad; no body is read. A segment of
-        which nothing can be read counts as having none."""
-        with self.mutex:
-            self._check()
-            table = self.contents.tables.get(group)
-            if table is None:
-                return False
-            found = table.locate(index)
-            if found is not None and found.term == UNASKED:
-                found = found._replace(term=table.term_in_tail(index))
-            if found is not None and found.term == term and found.lsn not in self.damages:
-                return True
-            copy = table.loose.get(index)
-            if copy is not None and copy.term == term and copy.lsn not in self.damages:
-                return True
-            cuts = tuple(table.cuts)
-            held = self._hold(self.history.overlapping(group, index, index))
-            damaged = set(self.damages)
-        try:
-            for sealed in held:
-                try:
-                    rows = self.history.columns(sealed).rows(sealed.parts[False, group], index, index)
-                except LogDamaged:
-                    continue
-                rows = rows.take(Liveness(None, 0, cuts).bodies(rows) & (rows.terms == term))
-                if any(lsn not in damaged for lsn in rows.lsns.tolist()):
-                    return True
-            return False
-        finally:
-            self._let_all_go(held)
 
     def missing(self, group: int, indexes: array[int], committed: int | None) -> array[int]:
         """The indexes without a good body here, of the given ascending ones."""
@@ -365,9 +314,7 @@ class Store:
         finally:
             self.release(segment)
         with self.mutex:
-            self._verified.add(found.place)
-            if self.damages:
-                self.damages.pop(found.lsn, None)  # it was unreadable for a while
+            self.damages.pop(found.lsn, None)  # it was unreadable for a while
         return body
 
     def _found_bad(self, damage: Damage, found: Body, group: int, index: int) -> None:

@@ -41,17 +41,10 @@ def boottime_s() -> float:
 class Driver:
     """Runs one member until `stop`. `submit` may be called from any thread; `outputs` is called on the Raft thread."""
 
-    def __init__(
-        self,
-        member: Member,
-        network: PeerNetwork,
-        outputs: Callable[[list[Output]], None],
-        failed: Callable[[BaseException], None] | None = None,
-    ) -> None:
+    def __init__(self, member: Member, network: PeerNetwork, outputs: Callable[[list[Output]], None]) -> None:
         self.member = member
         self._network = network
         self._outputs = outputs
-        self._failed = failed or _fail_stop
         self._inputs: deque[Input] = deque()
         self._waits = False
         self._stopping = False
@@ -81,7 +74,7 @@ class Driver:
                 self._turn()
             self.member.log.sync()
         except BaseException as error:
-            self._failed(error)
+            _fail_stop(error)
 
     def _turn(self) -> None:
         self._waits = True  # from here on submit wakes the network; what was submitted before is seen below

@@ -43,7 +43,7 @@ from quorum.node.errors import StateUnreadable
 from quorum.node.identity.identity import NodeState
 from quorum.node.identity.member_directory import MemberDirectory
 from quorum.node.leases.leases import Leases
-from quorum.node.maintenance.garbage_collection import Background, GarbageCollection, Inline
+from quorum.node.maintenance.garbage_collection import Background, GarbageCollection
 from quorum.node.maintenance.paging import Pager
 from quorum.node.maintenance.scrubbing import Scrubbing
 from quorum.node.member_config import SNAPSHOT_BYTES, MemberConfig
@@ -95,19 +95,17 @@ class Member:
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
         random: random_module.Random,
-        node_state: NodeState | None = None,
-        background: Background | None = None,
+        node_state: NodeState,
+        background: Background,
     ) -> None:
-        """node_state: this node's knowledge beside its log; without one it checks no incarnations.
-
-        background: runs the copying of the log's garbage and the log's self-check; immediately if not given.
-        """
+        """node_state: this node's knowledge beside its log. background: runs the copying of the log's garbage and the
+        log's self-check."""
         self.config = config
         self.log = log
         self.now_ms = int(clock() * 1000)
         """When the last step began, on the member's clock."""
         self._network = network
-        self._node_state = node_state = node_state or NodeState()
+        self._node_state = node_state
         self._logger = logger = structlog.get_logger().bind(node=config.name)
         self._outputs = ev.Outputs()
         self._frames = FrameTable(logger)
@@ -139,7 +137,6 @@ class Member:
             entries=config.apply_entries,
         )
         self.pager = Pager(config.queue_memory_bytes)
-        background = background or Inline()
         self.collecting = GarbageCollection(log, background)
         self.scrubbing = Scrubbing(log, background, node_state, logger, config.scrubbing)
         self._bootstrap = Bootstrap(log, config.members, config.queue_groups, logger, config.limits)
@@ -177,7 +174,7 @@ class Member:
         """number -> id of each current member"""
         self.peers = Peers(config.name, self.replicas, sorted(set(member_directory.by_id) - {config.name}))
         self.disk_monitor = DiskMonitor(self.me, self.names, log, clock, logger)
-        self.leases = Leases(self.me, ())
+        self.leases = Leases(self.me)
         step_down_ms = int(config.raft.leader_fallback_s * 1000)
         configured = LeaseTimes(config.lease_ms, step_down_ms)
         self.lease_times = LeaseTimesKeeper(self.leases, node_state, configured, logger)
@@ -478,7 +475,6 @@ class Member:
             member_directory = self.membership.member_directory
             self.names.clear()
             self.names.update((each.number, each.id) for each in member_directory.by_id.values())
-            self.leases.peers = tuple(member_directory.number(peer) for peer in changed.peers)
             self._network.set_peers(
                 member_directory.dial_addresses(changed.peers),
                 member_directory.fallback_addresses(changed.peers),

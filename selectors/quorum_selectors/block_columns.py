@@ -61,8 +61,8 @@ _FIRST_RANGES = {BOOLEAN: (0, 0), EXACT: (-128, 127), APPROXIMATE: (0, 0), STRIN
 class StringTable:
     """The strings of a column of a block, in log order.
 
-    Their UTF-8 is in an array that `Lines` reads without copying it. The array has padding at both ends and is never
-    changed in place; to grow, it is copied into another one.
+    Their UTF-8 is in an array that `StringColumn` reads without copying it. The array has padding at both ends and is
+    never changed in place; to grow, it is copied into another one.
     """
 
     __slots__ = ("_letters", "_size", "count", "ends", "lookup")

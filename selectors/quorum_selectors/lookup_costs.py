@@ -19,8 +19,7 @@ import math
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from quorum_selectors.expression import Expression
-from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, Requirement, requirement
+from quorum_selectors.predicates import Begins, Between, Ends, Equal, Predicate, Requirement
 
 LOOKUP_STEPS = 4
 """Steps of a lookup in a family for one message."""
@@ -37,13 +36,8 @@ Filed = tuple[tuple[Cell, ...], int]
 ANYTHING: Cell = ("rest", None)
 
 
-def cells(expression: Expression) -> tuple[Cell, ...]:
-    """The cells of an expression, each once; none if it is never TRUE."""
-    return cells_of(requirement(expression))
-
-
 def cells_of(found: Requirement | None) -> tuple[Cell, ...]:
-    """The cells of an expression with this requirement."""
+    """The cells of an expression with this requirement, each once; none if it is never TRUE."""
     if found is None:
         return (ANYTHING,)
     if len(found) == 1 and isinstance(found[0], Equal):

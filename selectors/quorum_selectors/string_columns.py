@@ -156,7 +156,7 @@ class StringColumn:
 
     @staticmethod
     def of(texts: Sequence[bytes]) -> StringColumn:
-        """Lines of these texts."""
+        """A column of these texts."""
         padded = b"".join((bytes(FRONT), *texts, bytes(BACK)))
         return StringColumn(
             np.frombuffer(padded, np.uint8), np.cumsum([len(text) for text in texts], dtype=np.int64)

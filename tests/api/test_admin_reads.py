@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -21,7 +20,7 @@ from quorum.node.reads.queue_answers import QueueAnswers
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2, queue_pb2
 from support.members.cluster import START_MS, Cluster, Session
-from support.members.services import Aborted, Api, Context, collected
+from support.members.services import Aborted, Api, Context, collected, on_member
 
 
 def with_api(run: Callable[[Api], Coroutine[Any, Any, None]], queues: int, size: int = 3) -> None:
@@ -37,11 +36,7 @@ def with_api(run: Callable[[Api], Coroutine[Any, Any, None]], queues: int, size:
         "the queues are there",
     )
     cluster.settle()
-
-    async def body() -> None:
-        await run(Api(cluster, "n1"))
-
-    asyncio.run(body())
+    on_member(cluster, run)
 
 
 def last_entries(cluster: Cluster) -> list[int]:

@@ -13,7 +13,7 @@ from quorum.catalog import policies
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 from support.members.cluster import Cluster
-from support.members.services import Aborted, Api, Context
+from support.members.services import Aborted, Api, Context, on_member
 
 ADDED, SAME, DIFFERS, REFUSED = "ADDED", "SAME", "DIFFERS", "REFUSED"
 
@@ -106,11 +106,7 @@ def merged(parts: Iterable[pb.Definitions]) -> pb.Definitions:
 def on_one_member(run: Callable[[Calls], Coroutine[Any, Any, None]]) -> None:
     cluster = Cluster(1)
     cluster.ready()
-
-    async def body() -> None:
-        await run(Calls(Api(cluster, "n1")))
-
-    asyncio.run(body())
+    on_member(cluster, lambda api: run(Calls(api)))
 
 
 def test_an_import_adds_what_is_missing_and_a_repeat_finds_it() -> None:

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import quorum
 from quorum.client.messages.batch import Message
-from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
-from support.members.cluster import Cluster
 from support.members.served import served
-from support.members.services import Api, Context, collected
-
-
-def on_member(run: Callable[[Api, Cluster], Awaitable[None]], **arguments: Any) -> None:
-    cluster = Cluster(queue_groups=1)
-
-    async def body() -> None:
-        cluster.ready()
-        cluster.declare("orders", **arguments)
-        cluster.settle()
-        api = Api(cluster, cluster.names[0])
-        cluster.run(1_000)  # its lease is renewed
-        await run(api, cluster)
-
-    asyncio.run(body())
+from support.members.services import Api, Context, collected, with_queue
 
 
 async def publish(api: Api, **messages: pb.Properties) -> None:
     made = [pb.Message(body=body.encode(), properties=each) for body, each in messages.items()]
-    request = pb.PublishRequest(queue="orders", messages=made)
-    await api.call(api.queues.Publish(request, Context()))  # type: ignore[arg-type]
-
-
-async def get(api: Api) -> list[bytes]:
-    taken = await api.call(api.queues.Get(pb.GetRequest(queue="orders", count=10), Context()))  # type: ignore[arg-type]
-    return [each.message.body for each in taken.messages]
-
-
-async def info(api: Api) -> admin_pb2.QueueInfo:
-    request = admin_pb2.DescribeQueueRequest(queue="orders")
-    found = await api.call(api.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
-    return found.queue  # type: ignore[no-any-return]
+    await api.publish(*made)
 
 
 async def browse(api: Api, *, delayed: bool = False) -> list[pb.StoredMessage]:
@@ -53,38 +23,38 @@ async def browse(api: Api, *, delayed: bool = False) -> list[pb.StoredMessage]:
 
 
 def test_a_delayed_message_is_counted_and_browsed_and_then_delivered() -> None:
-    async def run(api: Api, cluster: Cluster) -> None:
+    async def run(api: Api) -> None:
         await publish(
             api,
             later=pb.Properties(delivery_delay_ms=90_000),
             now=pb.Properties(delivery_time=1),
             soon=pb.Properties(delivery_delay_ms=30_000),
         )
-        counts = await info(api)
+        counts = await api.info()
         assert (counts.ready, counts.delayed, counts.total) == (1, 2, 3)
         assert [each.message.body for each in await browse(api)] == [b"now"]
         shown = await browse(api, delayed=True)
         assert [each.message.body for each in shown] == [b"later", b"soon"]
         assert shown[0].due_time - shown[1].due_time == 60_000
-        assert await get(api) == [b"now"]
-        cluster.run(34_000)
-        assert await get(api) == [b"soon"]
-        cluster.run(66_000)
-        assert await get(api) == [b"later"]
-        assert (await info(api)).total == 0
+        assert await api.get(10) == [b"now"]
+        api.cluster.run(34_000)
+        assert await api.get(10) == [b"soon"]
+        api.cluster.run(66_000)
+        assert await api.get(10) == [b"later"]
+        assert (await api.info()).total == 0
 
-    on_member(run)
+    with_queue(run)
 
 
 def test_a_message_is_delayed_until_a_time() -> None:
-    async def run(api: Api, cluster: Cluster) -> None:
+    async def run(api: Api) -> None:
         await publish(api, first=pb.Properties(delivery_delay_ms=60_000))
         [first] = await browse(api, delayed=True)
         await publish(api, second=pb.Properties(delivery_time=first.due_time - 1_000))
         _, second = await browse(api, delayed=True)
         assert second.due_time == first.due_time - 1_000
 
-    on_member(run)
+    with_queue(run)
 
 
 def test_a_session_publishes_with_a_delay_also_in_a_transaction() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,7 +11,7 @@ from quorum.api.services import exchange_service
 from quorum.v1 import admin_pb2 as pb
 from quorum.v1 import queue_pb2
 from support.members.cluster import Cluster
-from support.members.services import Aborted, Api, Context
+from support.members.services import Aborted, Api, Context, on_member
 
 
 class Calls:
@@ -46,11 +45,7 @@ def on_one_member(run: Callable[[Calls], Coroutine[Any, Any, None]]) -> None:
     cluster.ready()
     for name in ("orders", "bills"):
         cluster.declare(name)
-
-    async def body() -> None:
-        await run(Calls(Api(cluster, "n1")))
-
-    asyncio.run(body())
+    on_member(cluster, lambda api: run(Calls(api)))
 
 
 def test_exchanges_are_declared_listed_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:

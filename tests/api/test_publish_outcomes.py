@@ -8,12 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorum.api.hub import member_requests, published_state
-from quorum.v1 import admin_pb2
 from quorum.v1 import queue_pb2 as pb
 from support.members.cluster import Cluster
-from support.members.services import Aborted, Api, Context
+from support.members.services import Aborted, Api
 
-QUEUE = "orders"
+ONE = pb.Message(body=b"one")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +27,7 @@ def on_follower(run: Callable[[Api, Cluster, list[str]], Awaitable[None]]) -> No
 
     async def body() -> None:
         cluster.ready()
-        group, _ = cluster.declare(QUEUE)
+        group, _ = cluster.declare("orders")
         cluster.settle()
         leader = cluster.leader(group)
         name = next(each for each in cluster.names if each != leader)
@@ -39,31 +38,24 @@ def on_follower(run: Callable[[Api, Cluster, list[str]], Awaitable[None]]) -> No
     asyncio.run(body())
 
 
-async def publish(api: Api) -> None:
-    request = pb.PublishRequest(queue=QUEUE, messages=[pb.Message(body=b"one")])
-    await api.call(api.queues.Publish(request, Context()))  # type: ignore[arg-type]
-
-
 async def published(api: Api, cluster: Cluster, others: list[str]) -> int:
     """The messages that the queue has got once the other members are back."""
     for name in others:
         cluster.start(name)
     cluster.ready()
     cluster.run(5_000)
-    request = admin_pb2.DescribeQueueRequest(queue=QUEUE)
-    found = await api.call(api.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
-    return int(found.queue.next_sequence) - 1
+    return int((await api.info()).next_sequence) - 1
 
 
 def test_a_publish_that_is_refused_without_a_leader_is_never_published() -> None:
     async def run(api: Api, cluster: Cluster, others: list[str]) -> None:
-        await publish(api)
+        await api.publish(ONE)
         for name in others:
             cluster.crash(name)
         cluster.run(10_000)
         for _ in range(3):
             with pytest.raises(Aborted, match="has no leader") as failed:
-                await publish(api)
+                await api.publish(ONE)
             assert "publishing it again" not in str(failed.value)
         assert await published(api, cluster, others) == 1
 
@@ -77,7 +69,7 @@ def test_a_publish_whose_leader_is_lost_meanwhile_has_an_unknown_outcome_and_is_
         with pytest.raises(
             Aborted, match="publishing it again may double its messages: group 1 has no leader"
         ):
-            await publish(api)
+            await api.publish(ONE)
         assert await published(api, cluster, others) == 0
 
     on_follower(run)
@@ -91,6 +83,6 @@ def test_a_get_without_a_lease_says_to_repeat_the_call(monkeypatch: pytest.Monke
             cluster.crash(name)
         cluster.run(10_000)
         with pytest.raises(Aborted, match="lost its lease; repeat the call, at any member"):
-            await api.call(api.queues.Get(pb.GetRequest(queue=QUEUE), Context()))  # type: ignore[arg-type]
+            await api.get(1)
 
     on_follower(run)

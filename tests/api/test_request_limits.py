@@ -19,7 +19,7 @@ from quorum.api.grpc.request_limits import (
 )
 from quorum.client.session import outbox
 from quorum.node.wire.batches import FRAME_BYTES, MAX_BATCH_PROPERTIES_BYTES, BatchLimits
-from quorum.node.wire.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, all_fields, scan
+from quorum.node.wire.wire_scan import DEFAULT_BYTES, DEFAULT_COUNT, Field, Limit, ScanError, Shape, scan
 from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
 from support.hostile.protobuf import field
 
@@ -60,6 +60,16 @@ def check_limited(message: Descriptor, limited: Mapping[str, Field], *, is_withi
         if each.message_type is not None:
             within = limit is None or (limit.inside is None and limit.size_bytes <= DEFAULT_BYTES)
             check_limited(each.message_type, limited, is_within=within)
+
+
+def all_fields(shape: Shape) -> dict[str, Field]:
+    """Every field that a walk of this shape checks, by name."""
+    found: dict[str, Field] = {}
+    for each in shape.fields.values():
+        found[each.name] = each
+        if each.inside is not None:
+            found |= all_fields(each.inside)
+    return found
 
 
 @pytest.mark.parametrize("method", METHODS, ids=name_of)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused, Reply
-from fifo.versions import CURRENT
 from quorum.catalog.arguments import BY_POLICY, SUPPORTED, ArgumentValue, effective_config, merged
 from quorum.catalog.commands import (
-    CatalogCommand,
     DeclareQueue,
     QueueDeclared,
     RemovePolicy,
@@ -25,27 +23,10 @@ from quorum.catalog.commands import (
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.policies import MAX_POLICIES, Policies, Policy, matches
 from quorum.node.wire import operations as op
+from support.catalog import Catalog
 
-PRODUCER = b"p" * 16
 
-
-class Catalog:
-    """A machine and its one client."""
-
-    def __init__(self) -> None:
-        self.machine = CatalogMachine((1, 2))
-        self.n = 0
-        self._send(c.RegisterProducer(c.Address(1, 1, 1)))
-
-    def _send(self, command: Any) -> Reply | None:
-        operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
-        self.n += 1
-        return self.machine.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,)).replies[0]
-
-    def call(self, command: CatalogCommand) -> Reply | None:
-        data = op.encode(command, c.Origin(PRODUCER, 1, self.n))  # as it comes out of the log
-        return self._send(op.decode(memoryview(data), 0).command)
-
+class CatalogOfPolicies(Catalog):
     def declare(self, name: str, **given: ArgumentValue) -> Reply | None:
         return self.call(DeclareQueue(name, arguments(given)))
 
@@ -77,8 +58,8 @@ def arguments(given: dict[str, ArgumentValue]) -> tuple[tuple[str, ArgumentValue
 
 
 @pytest.fixture
-def catalog() -> Catalog:
-    return Catalog()
+def catalog() -> CatalogOfPolicies:
+    return CatalogOfPolicies()
 
 
 # ---- patterns
@@ -120,7 +101,7 @@ def test_patterns_mean_what_a_regular_expression_would(pattern: str, name: str) 
 # ---- which one applies
 
 
-def test_the_highest_priority_applies_then_the_first_name_and_one_only(catalog: Catalog) -> None:
+def test_the_highest_priority_applies_then_the_first_name_and_one_only(catalog: CatalogOfPolicies) -> None:
     catalog.declare("orders.eu")
     assert catalog.policy("orders.eu") == ""
     catalog.set("b", "orders.*", 1, max_length=20)
@@ -138,7 +119,7 @@ def test_the_highest_priority_applies_then_the_first_name_and_one_only(catalog: 
 
 
 def test_queues_declared_later_are_matched_and_a_declaration_knows_only_its_own_arguments(
-    catalog: Catalog,
+    catalog: CatalogOfPolicies,
 ) -> None:
     catalog.set("short", "*", max_length=10)
     assert catalog.declare("a", max_length=50) == QueueDeclared(1, 1, 1)
@@ -147,7 +128,7 @@ def test_queues_declared_later_are_matched_and_a_declaration_knows_only_its_own_
     assert isinstance(catalog.declare("a", max_length=10), Refused)
 
 
-def test_a_queue_declared_again_is_another_one(catalog: Catalog) -> None:
+def test_a_queue_declared_again_is_another_one(catalog: CatalogOfPolicies) -> None:
     catalog.set("short", "*", max_length=10)
     catalog.declare("a", max_length=5)
     assert catalog.config("a").max_length == 5
@@ -183,7 +164,7 @@ def test_a_queue_declared_again_is_another_one(catalog: Catalog) -> None:
     ],
 )
 def test_limits_are_the_smaller_one_overflow_is_the_policys_and_the_rest_the_queues(
-    catalog: Catalog, argument: str, own: Any, policys: Any, expected: Any
+    catalog: CatalogOfPolicies, argument: str, own: Any, policys: Any, expected: Any
 ) -> None:
     catalog.declare("q", filter_enabled=True, **{argument: own})
     catalog.set("p", "*", **{argument: policys})
@@ -195,7 +176,7 @@ def test_limits_are_the_smaller_one_overflow_is_the_policys_and_the_rest_the_que
     assert dict(queue.arguments)["x-" + argument.replace("_", "-")] == own
 
 
-def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> None:
+def test_filter_arguments_reach_only_queues_that_filter(catalog: CatalogOfPolicies) -> None:
     catalog.declare("plain")
     catalog.declare("filtering", filter_enabled=True)
     catalog.set("p", "*", filter_field_names="colour, header.priority", max_length=9)
@@ -203,7 +184,7 @@ def test_filter_arguments_reach_only_queues_that_filter(catalog: Catalog) -> Non
     assert catalog.config("filtering").filter_field_names == ("colour", "header.priority")
 
 
-def test_delayed_retry_does_not_reach_queues_with_message_groups(catalog: Catalog) -> None:
+def test_delayed_retry_does_not_reach_queues_with_message_groups(catalog: CatalogOfPolicies) -> None:
     catalog.declare("plain")
     catalog.declare("grouped", message_groups=True)
     catalog.set("p", "*", delayed_retry_min=5, delayed_retry_max=9, max_length=9)
@@ -266,7 +247,7 @@ def test_what_comes_out_is_always_a_configuration(
 # ---- refusals and limits
 
 
-def test_what_a_policy_cannot_set_is_refused_naming_what_it_can(catalog: Catalog) -> None:
+def test_what_a_policy_cannot_set_is_refused_naming_what_it_can(catalog: CatalogOfPolicies) -> None:
     allowed = ", ".join(BY_POLICY)
     assert catalog.refusal("p", filter_enabled=True) == (
         f"argument 'x-filter-enabled' is fixed when a queue is declared; a policy may set {allowed}"
@@ -281,7 +262,7 @@ def test_what_a_policy_cannot_set_is_refused_naming_what_it_can(catalog: Catalog
     assert "header.durabel" in catalog.refusal("p", filter_field_names="header.durabel")
 
 
-def test_names_patterns_and_priorities_have_limits(catalog: Catalog) -> None:
+def test_names_patterns_and_priorities_have_limits(catalog: CatalogOfPolicies) -> None:
     assert "policy name" in catalog.refusal("", max_length=1)
     assert "policy name" in catalog.refusal("n" * 256, max_length=1)
     assert "control character" in catalog.refusal("a\n", max_length=1)
@@ -290,7 +271,9 @@ def test_names_patterns_and_priorities_have_limits(catalog: Catalog) -> None:
     assert "priority" in catalog.refusal("p", "*", 1 << 31, max_length=1)
 
 
-def test_the_number_of_policies_is_limited_and_known_ones_may_still_change(catalog: Catalog) -> None:
+def test_the_number_of_policies_is_limited_and_known_ones_may_still_change(
+    catalog: CatalogOfPolicies,
+) -> None:
     for number in range(MAX_POLICIES):
         assert catalog.set(f"p{number}", "*", max_length=1) == Ok(1)
     reply = catalog.set("one more", "*", max_length=1)
@@ -300,7 +283,7 @@ def test_the_number_of_policies_is_limited_and_known_ones_may_still_change(catal
     assert catalog.set("one more", "*", max_length=1) == Ok(1)
 
 
-def test_only_a_change_is_a_new_revision(catalog: Catalog) -> None:
+def test_only_a_change_is_a_new_revision(catalog: CatalogOfPolicies) -> None:
     assert catalog.set("p", "*", max_length=1) == Ok(1)
     assert catalog.machine.revision == 1
     assert catalog.set("p", "*", max_length=1) == Ok(0)
@@ -315,7 +298,7 @@ def test_only_a_change_is_a_new_revision(catalog: Catalog) -> None:
 # ---- state
 
 
-def test_a_snapshot_holds_policies_and_nothing_that_was_worked_out(catalog: Catalog) -> None:
+def test_a_snapshot_holds_policies_and_nothing_that_was_worked_out(catalog: CatalogOfPolicies) -> None:
     catalog.declare("a", filter_enabled=True)
     catalog.set("p", "a*", -3, max_length=7, filter_field_names="colour")
     catalog.set("o", "b", max_length=7)
@@ -330,7 +313,7 @@ def test_a_snapshot_holds_policies_and_nothing_that_was_worked_out(catalog: Cata
     assert again.revision == 2
 
 
-def test_a_snapshot_without_policies_in_it_is_refused(catalog: Catalog) -> None:
+def test_a_snapshot_without_policies_in_it_is_refused(catalog: CatalogOfPolicies) -> None:
     state = json.loads(catalog.machine.snapshot())
     del state["policies"]
     with pytest.raises(ValueError, match="no catalog snapshot"):

@@ -9,41 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fifo import commands as c
 from fifo.effects import Ok, Refused, Reply
-from fifo.versions import CURRENT
 from quorum.catalog import exchanges as module
 from quorum.catalog.arguments import Arguments
 from quorum.catalog.bindings import EXCHANGE_TYPES
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, RoutingChanges, Unbind
 from quorum.catalog.machine import CatalogMachine
-from quorum.node.wire import operations as op
 from quorum_selectors import canonical, jms
+from support.catalog import Catalog
 from support.examples import examples
 
-PRODUCER = b"p" * 16
 RED = canonical.encode(jms.parse("colour = 'red'")).hex()
 
 
-class Catalog:
-    """A machine with two queues, and its one client."""
+class CatalogOfExchanges(Catalog):
+    """A machine with these queues, and its one client."""
 
     def __init__(self, queues: tuple[str, ...] = ("orders", "bills")) -> None:
-        self.machine = CatalogMachine((1, 2))
-        self.n = 0
-        self._send(c.RegisterProducer(c.Address(1, 1, 1)))
+        super().__init__()
         for name in queues:
             self.call(DeclareQueue(name, ()))
-
-    def _send(self, command: Any) -> Reply | None:
-        operation = c.Operation(0, c.Origin(PRODUCER, 1, self.n), command)
-        self.n += 1
-        return self.machine.apply(c.Meta(self.n, 1, 1_000, CURRENT), (operation,)).replies[0]
-
-    def call(self, command: Any) -> Reply | None:
-        data = op.encode(command, c.Origin(PRODUCER, 1, self.n))  # as it comes out of the log
-        return self._send(op.decode(memoryview(data), 0).command)
 
     def declare(self, name: str, kind: str = "direct", arguments: Arguments = ()) -> Reply | None:
         return self.call(DeclareExchange(name, kind, arguments))
@@ -67,7 +53,7 @@ class Catalog:
 
 
 def test_an_exchange_is_declared_once() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     assert me.declare("routes", "topic") == Ok(1)
     assert me.declare("routes", "topic") == Ok(0)
     reason, text = me.refused(DeclareExchange("routes", "direct", ()))
@@ -107,7 +93,7 @@ def test_an_exchange_is_declared_once() -> None:
     ],
 )
 def test_what_is_wrong_is_refused_with_what_is_allowed(command: Any, words: str) -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     me.declare("choice", "selector")
     reason, text = me.refused(command)
     assert reason == "bad_argument"
@@ -115,7 +101,7 @@ def test_what_is_wrong_is_refused_with_what_is_allowed(command: Any, words: str)
 
 
 def test_both_ends_of_a_binding_exist() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     assert me.refused(Bind("routes", "queue", "orders")) == ("not_found", "there is no exchange 'routes'")
     assert me.refused(Bind("amq.fanout", "queue", "x")) == ("not_found", "there is no queue 'x'")
     assert me.refused(Bind("amq.fanout", "exchange", "orders"))[1] == "there is no exchange 'orders'"
@@ -123,7 +109,7 @@ def test_both_ends_of_a_binding_exist() -> None:
 
 
 def test_a_binding_is_added_once_whatever_python_takes_for_equal() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     assert me.bind("amq.direct", "orders", routing_key="k") == Ok(1)
     assert me.bind("amq.direct", "orders", routing_key="k") == Ok(0)
     assert [me.bind("amq.headers", "orders", arguments=(("a", value),)) for value in (1, 1.0, True, "1")] == [
@@ -133,13 +119,13 @@ def test_a_binding_is_added_once_whatever_python_takes_for_equal() -> None:
 
 
 def test_the_order_of_a_bindings_arguments_means_nothing() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     assert me.bind("amq.headers", "orders", arguments=(("b", 1), ("a", 2))) == Ok(1)
     assert me.bind("amq.headers", "orders", arguments=(("a", 2), ("b", 1))) == Ok(0)
 
 
 def test_a_removed_queue_or_exchange_takes_its_bindings_along() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     me.declare("routes", "topic")
     me.bind("routes", "orders", routing_key="a")
     me.bind("routes", "bills", routing_key="b")
@@ -155,7 +141,7 @@ def test_a_removed_queue_or_exchange_takes_its_bindings_along() -> None:
 
 
 def test_an_exchange_in_use_is_deleted_only_without_if_unused() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     me.declare("routes", "fanout")
     me.bind("amq.fanout", "routes", kind="exchange")
     me.bind("routes", "orders")
@@ -167,7 +153,7 @@ def test_an_exchange_in_use_is_deleted_only_without_if_unused() -> None:
 
 
 def test_a_late_command_undoes_nothing() -> None:
-    me = Catalog()
+    me = CatalogOfExchanges()
     me.declare("routes", "fanout")
     old = me.machine.exchanges.by_name["routes"].id
     me.bind("routes", "orders")
@@ -188,7 +174,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_EXCHANGES", 1)
     monkeypatch.setattr(module, "MAX_BINDINGS_EACH", 2)
     monkeypatch.setattr(module, "MAX_BINDINGS", 3)
-    me = Catalog(("a", "b", "c", "d"))
+    me = CatalogOfExchanges(("a", "b", "c", "d"))
     me.declare("one")
     limit, text = me.refused(DeclareExchange("two", "direct", ()))
     assert (limit, text) == ("limit", "there are 1 exchanges; at most 1 are allowed")
@@ -249,7 +235,7 @@ COMMANDS = st.one_of(
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(COMMANDS, st.booleans()), max_size=40))
 def test_snapshots_and_changes_hold_everything(commands: list[tuple[Any, bool]]) -> None:
-    me, view = Catalog(("q1", "q2")), View()
+    me, view = CatalogOfExchanges(("q1", "q2")), View()
     for command, is_taken in commands:
         me.call(command)
         if is_taken:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from fifo import commands as c
-from fifo.effects import Ok, Refused, Reply
+from fifo.effects import Ok, Refused
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand
 from quorum.catalog.lease_times import (
@@ -21,25 +21,20 @@ from quorum.catalog.lease_times import (
 )
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import BootstrapCluster, founders
+from support.catalog import Catalog
 
 FIRST = LeaseTimes(4_000, 1_500)
 
 
-class Catalog:
+class CatalogOfTimes(Catalog):
     def __init__(self, *commands: CatalogCommand) -> None:
-        self.machine = CatalogMachine((1,))
-        self.n = 0
-        self.call(c.RegisterProducer(c.Address(1, 1, 1)))
+        super().__init__((1,))
         for command in commands:
             self.own(command)
 
     def own(self, command: CatalogCommand) -> None:
-        self.machine.apply(c.Meta(1, 1, 1_000, CURRENT), [c.Operation(0, None, command)])
-
-    def call(self, command: c.Command | CatalogCommand) -> Reply | None:
-        operation = c.Operation(0, c.Origin(b"p" * 16, 1, self.n), command)
-        self.n += 1
-        return self.machine.apply(c.Meta(1, 1, 1_000, CURRENT), [operation]).replies[0]
+        """A command without a session."""
+        self.machine.apply(c.Meta(self.n, 1, 1_000, CURRENT), [c.Operation(0, None, command)])
 
     @property
     def settings(self) -> LeaseSettings:
@@ -48,13 +43,13 @@ class Catalog:
 
 
 def test_a_new_clusters_times_are_settled_at_once_and_founded_once() -> None:
-    catalog = Catalog(FoundLeaseTimes(4_000, 1_500), FoundLeaseTimes(30_000, 9_000))
+    catalog = CatalogOfTimes(FoundLeaseTimes(4_000, 1_500), FoundLeaseTimes(30_000, 9_000))
     assert catalog.settings == LeaseSettings(1, FIRST, FIRST, FIRST)
     assert catalog.settings.is_settled
 
 
 def test_a_cluster_from_before_there_were_such_settings_awaits_the_largest_lease_first() -> None:
-    catalog = Catalog(BootstrapCluster(founders({"a": ("", "")})), FoundLeaseTimes(4_000, 1_500))
+    catalog = CatalogOfTimes(BootstrapCluster(founders({"a": ("", "")})), FoundLeaseTimes(4_000, 1_500))
     assert catalog.settings == LeaseSettings(1, FIRST, FIRST, LARGEST)
     catalog.own(SettleLeaseTimes(1))
     assert catalog.settings == LeaseSettings(2, FIRST, FIRST, FIRST)
@@ -62,7 +57,7 @@ def test_a_cluster_from_before_there_were_such_settings_awaits_the_largest_lease
 
 @pytest.mark.parametrize("wanted", [LeaseTimes(30_000, 3_000), LeaseTimes(500, 500), LeaseTimes(30_000, 500)])
 def test_a_change_never_grants_more_than_successors_wait_for(wanted: LeaseTimes) -> None:
-    catalog = Catalog(FoundLeaseTimes(4_000, 1_500))
+    catalog = CatalogOfTimes(FoundLeaseTimes(4_000, 1_500))
     assert catalog.call(SetLeaseTimes(wanted.lease_ms, wanted.step_down_ms)) == Ok(1)
     changing = catalog.settings
     catalog.own(SettleLeaseTimes(1))
@@ -77,7 +72,7 @@ def test_a_change_never_grants_more_than_successors_wait_for(wanted: LeaseTimes)
 
 
 def test_a_change_of_a_change_waits_for_both() -> None:
-    catalog = Catalog(FoundLeaseTimes(4_000, 1_500))
+    catalog = CatalogOfTimes(FoundLeaseTimes(4_000, 1_500))
     catalog.call(SetLeaseTimes(30_000, 1_500))
     catalog.call(SetLeaseTimes(1_000, 1_500))
     assert catalog.settings.granted.lease_ms == 1_000
@@ -90,7 +85,7 @@ def test_a_change_of_a_change_waits_for_both() -> None:
     "wanted", [(499, 1_500), (60_001, 1_500), (4_000, 499), (4_000, 120_001), (1 << 63, 500)]
 )
 def test_times_that_configuration_would_not_allow_are_refused(wanted: tuple[int, int]) -> None:
-    catalog = Catalog(FoundLeaseTimes(4_000, 1_500))
+    catalog = CatalogOfTimes(FoundLeaseTimes(4_000, 1_500))
     reply = catalog.call(SetLeaseTimes(*wanted))
     assert isinstance(reply, Refused)
     assert reply.reason == "bad_argument"
@@ -99,7 +94,7 @@ def test_times_that_configuration_would_not_allow_are_refused(wanted: tuple[int,
 
 
 def test_the_same_times_again_change_nothing_and_none_can_be_set_before_there_are_some() -> None:
-    catalog = Catalog()
+    catalog = CatalogOfTimes()
     assert isinstance(catalog.call(SetLeaseTimes(4_000, 1_500)), Refused)
     catalog.own(FoundLeaseTimes(4_000, 1_500))
     assert catalog.call(SetLeaseTimes(4_000, 1_500)) == Ok(0)
@@ -107,7 +102,7 @@ def test_the_same_times_again_change_nothing_and_none_can_be_set_before_there_ar
 
 
 def test_settings_survive_a_snapshot_and_an_older_snapshot_has_none() -> None:
-    catalog = Catalog(FoundLeaseTimes(4_000, 1_500))
+    catalog = CatalogOfTimes(FoundLeaseTimes(4_000, 1_500))
     catalog.call(SetLeaseTimes(30_000, 1_500))
     data = catalog.machine.snapshot()
     restored = CatalogMachine.restore(data)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fifo import commands as c
 from fifo.effects import Ok, Refused, Reply
 from fifo.versions import CURRENT
 from quorum.catalog.commands import CatalogCommand, DeclareQueue, RemovePolicy, RemoveQueue, SetPolicy
 from quorum.catalog.exchanges import Bind, DeclareExchange, DeleteExchange, Unbind
 from quorum.catalog.machine import CatalogMachine
+from support.catalog import Catalog
 
 names = st.sampled_from(["a", "b", "amq.topic", ""])
 arguments = st.sampled_from([(), (("x-max-length", 5),), (("x-max-length", 6),), (("x-wrong", 1),)])
@@ -31,29 +31,14 @@ COMMANDS: st.SearchStrategy[CatalogCommand] = st.one_of(
 )
 
 
-class Catalog:
-    """A machine and the numbers of its commands."""
-
-    def __init__(self) -> None:
-        self.machine = CatalogMachine((1, 2))
-        self.index = 0
-        self.apply(c.RegisterProducer(c.Address(1, 1, 1)))
-
-    def apply(self, command: CatalogCommand | c.RegisterProducer) -> Reply | None:
-        origin = c.Origin(b"p" * 16, 1, self.index)
-        self.index += 1
-        operation = c.Operation(0, origin, command)  # type: ignore[arg-type]
-        return self.machine.apply(c.Meta(self.index, 1, 1_000, CURRENT), (operation,)).replies[0]
-
-    def copied(self) -> CatalogMachine:
-        machine = self.machine
-        return CatalogMachine.rehearsing(
-            machine.queue_groups,
-            machine.queues(),
-            machine.policies.by_name.values(),
-            machine.exchanges.by_name.values(),
-            machine.exchanges.bindings.values(),
-        )
+def copied(machine: CatalogMachine) -> CatalogMachine:
+    return CatalogMachine.rehearsing(
+        machine.queue_groups,
+        machine.queues(),
+        machine.policies.by_name.values(),
+        machine.exchanges.by_name.values(),
+        machine.exchanges.bindings.values(),
+    )
 
 
 def meaning(reply: Reply | None) -> object:
@@ -84,7 +69,7 @@ def test_a_rehearsal_gets_the_replies_of_the_catalog(
     catalog = Catalog()
     for command in before:
         catalog.apply(command)
-    copy, state = catalog.copied(), catalog.machine.snapshot()
+    copy, state = copied(catalog.machine), catalog.machine.snapshot()
     rehearsed = [meaning(copy.rehearse(command, CURRENT)) for command in after]
     assert catalog.machine.snapshot() == state, "the catalog itself has not changed"
     assert rehearsed == [meaning(catalog.apply(command)) for command in after]

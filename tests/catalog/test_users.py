@@ -8,35 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fifo.commands import Address, Meta, Operation, Origin, RegisterProducer
 from fifo.effects import Ok, Refused, Reply
-from fifo.versions import CURRENT
 from quorum.catalog.machine import CatalogMachine
-from quorum.catalog.users import MAX_USERS, RemoveUser, SetPermissions, SetUser, User, UserCommand, Users
-from quorum.node.wire.operations import Command, command_parts, encode
-
-NAME = b"producer-of-users"[:16]
-
-
-class World:
-    """A catalog, and the session that changes it."""
-
-    def __init__(self) -> None:
-        self.machine = CatalogMachine([1])
-        self._index = self._n = 0
-        self._apply(RegisterProducer(Address(1, 1, 1)))
-
-    def _apply(self, command: object) -> Reply | None:
-        self._index += 1
-        operation = Operation(0, Origin(NAME, 1, self._n), command)  # type: ignore[arg-type]
-        self._n += 1
-        return self.machine.apply(Meta(self._index, 1, 1_000, CURRENT), (operation,)).replies[0]
-
-    def do(self, command: UserCommand) -> Reply | None:
-        """The reply, of a command that went over the wire."""
-        data = encode(command, Origin(NAME, 1, self._n))
-        [found] = Command(b"".join(command_parts([data], 1_000, CURRENT))).decode()
-        return self._apply(found.command)
+from quorum.catalog.users import MAX_USERS, RemoveUser, SetPermissions, SetUser, User, Users
+from support.catalog import Catalog
 
 
 def refused(reply: Reply | None) -> str:
@@ -48,29 +23,29 @@ ADMIN = SetUser("admin", "scrypt$1$00$11", administers=True, monitors=False)
 
 
 def test_users_are_made_changed_and_removed() -> None:
-    world = World()
-    assert world.do(ADMIN) == Ok(1)
-    assert world.do(ADMIN) == Ok(0)
-    assert world.do(SetUser("ann", "secret", False, True)) == Ok(1)
-    assert world.do(SetPermissions("ann", "a*", "", "*")) == Ok(1)
-    assert world.do(SetUser("ann", "", False, False)) == Ok(1)
-    assert list(world.machine.users.by_name.values()) == [
+    catalog = Catalog()
+    assert catalog.call(ADMIN) == Ok(1)
+    assert catalog.call(ADMIN) == Ok(0)
+    assert catalog.call(SetUser("ann", "secret", False, True)) == Ok(1)
+    assert catalog.call(SetPermissions("ann", "a*", "", "*")) == Ok(1)
+    assert catalog.call(SetUser("ann", "", False, False)) == Ok(1)
+    assert list(catalog.machine.users.by_name.values()) == [
         User("admin", "scrypt$1$00$11", administers=True),
         User("ann", "secret", False, False, "a*", "", "*"),
     ]
-    assert world.do(RemoveUser("ann")) == Ok(1)
-    assert refused(world.do(RemoveUser("ann"))) == "not_found"
-    assert refused(world.do(SetPermissions("ann", "", "", ""))) == "not_found"
+    assert catalog.call(RemoveUser("ann")) == Ok(1)
+    assert refused(catalog.call(RemoveUser("ann"))) == "not_found"
+    assert refused(catalog.call(SetPermissions("ann", "", "", ""))) == "not_found"
 
 
 def test_a_cluster_with_users_always_has_an_administrator() -> None:
-    world = World()
-    assert refused(world.do(SetUser("ann", "secret", False, True))) == "last_administrator"
-    world.do(ADMIN)
-    assert refused(world.do(RemoveUser("admin"))) == "last_administrator"
-    assert refused(world.do(replace(ADMIN, administers=False))) == "last_administrator"
-    world.do(SetUser("ann", "secret", administers=True, monitors=False))
-    assert world.do(RemoveUser("admin")) == Ok(1)
+    catalog = Catalog()
+    assert refused(catalog.call(SetUser("ann", "secret", False, True))) == "last_administrator"
+    catalog.call(ADMIN)
+    assert refused(catalog.call(RemoveUser("admin"))) == "last_administrator"
+    assert refused(catalog.call(replace(ADMIN, administers=False))) == "last_administrator"
+    catalog.call(SetUser("ann", "secret", administers=True, monitors=False))
+    assert catalog.call(RemoveUser("admin")) == Ok(1)
 
 
 def test_names_and_patterns_are_checked_and_users_are_limited() -> None:
@@ -89,21 +64,21 @@ def test_names_and_patterns_are_checked_and_users_are_limited() -> None:
 
 
 def test_a_late_command_changes_no_user() -> None:
-    world = World()
-    world.do(ADMIN)
-    seen = world.machine.changes
-    world.do(SetUser("ann", "secret", False, False))
-    assert refused(world.do(RemoveUser("ann", seen))) == "outdated"
+    catalog = Catalog()
+    catalog.call(ADMIN)
+    seen = catalog.machine.changes
+    catalog.call(SetUser("ann", "secret", False, False))
+    assert refused(catalog.call(RemoveUser("ann", seen))) == "outdated"
 
 
 def test_users_are_in_the_snapshot_and_an_earlier_one_has_none() -> None:
-    world = World()
-    assert b'"users"' not in world.machine.snapshot()
-    world.do(ADMIN)
-    world.do(SetPermissions("admin", "a", "b", "c"))
-    restored = CatalogMachine.restore(world.machine.snapshot())
-    assert restored.users.by_name == world.machine.users.by_name
-    assert restored.snapshot() == world.machine.snapshot()
+    catalog = Catalog()
+    assert b'"users"' not in catalog.machine.snapshot()
+    catalog.call(ADMIN)
+    catalog.call(SetPermissions("admin", "a", "b", "c"))
+    restored = CatalogMachine.restore(catalog.machine.snapshot())
+    assert restored.users.by_name == catalog.machine.users.by_name
+    assert restored.snapshot() == catalog.machine.snapshot()
 
 
 def test_a_permission_is_a_pattern_of_whole_names() -> None:
@@ -146,10 +121,10 @@ def test_only_a_star_is_more_than_itself_in_a_permission(pattern: str, name: str
 @pytest.mark.parametrize("name", ["a*", ".*", "^a$", "a|b", "*"])
 def test_a_name_of_a_user_or_queue_is_no_pattern(name: str) -> None:
     """A user with such a name, and a queue that is named as a pattern, match nothing but themselves."""
-    world = World()
-    assert world.do(ADMIN) == Ok(1)
-    assert world.do(SetUser(name, "secret", False, False)) == Ok(1)
-    assert world.do(SetPermissions("admin", "", "", "")) == Ok(0)
-    assert refused(world.do(RemoveUser("ab"))) == "not_found"
+    catalog = Catalog()
+    assert catalog.call(ADMIN) == Ok(1)
+    assert catalog.call(SetUser(name, "secret", False, False)) == Ok(1)
+    assert catalog.call(SetPermissions("admin", "", "", "")) == Ok(0)
+    assert refused(catalog.call(RemoveUser("ab"))) == "not_found"
     user = User("ann", "", read="ab")
     assert not user.may("read", name)

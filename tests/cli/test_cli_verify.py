@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from quorum.histories import Recorder, Run
-from support.repository import ROOT
+from support.repository import environment
 
 SCRIPT = "import sys; sys.modules['pyspark'] = None; from quorum.cli.main import main; main()"
 
 
 def verify(*arguments: str | Path) -> tuple[int, str, str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "selectors")))}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, "pipeline", "verify", *map(str, arguments)],
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import signal
 import ssl
 import subprocess
@@ -21,18 +20,14 @@ from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.ports import free_ports
 from quorum.local_cluster.processes import ProcessId
 from support.forked_commands import ForkedCommands
-from support.repository import ROOT
+from support.repository import environment
 
 UP = ("cluster", "up")
 LIMIT_S = 120
 """Generous: on a busy machine three interpreters start slowly."""
 
 
-def environment() -> dict[str, str]:
-    found = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    found["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
-    found["FORCE_COLOR"] = "1"
-    return found
+VARIABLES = environment() | {"FORCE_COLOR": "1"}
 
 
 class Quorum:
@@ -47,7 +42,7 @@ class Quorum:
             subprocess.run(
                 [sys.executable, "-m", "quorum", *arguments],
                 cwd=cwd,
-                env=environment(),
+                env=VARIABLES,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=LIMIT_S,
@@ -62,7 +57,7 @@ class Quorum:
 
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quorum]:
-    with ForkedCommands(tmp_path_factory.mktemp("commands"), environment()) as commands:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), VARIABLES) as commands:
         yield Quorum(commands)
 
 
@@ -111,7 +106,7 @@ def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum,
         return subprocess.run(
             ["sh", "-c", script],
             cwd=elsewhere,
-            env=environment(),
+            env=VARIABLES,
             capture_output=True,
             text=True,
             timeout=LIMIT_S,
@@ -143,7 +138,7 @@ def test_the_printed_lines_connect_a_client_to_a_secured_cluster(quorum: Quorum,
 def test_a_cluster_in_the_foreground_shows_each_members_output_and_stops_with_it(folder: Path) -> None:
     command = [sys.executable, "-m", "quorum", "cluster", "up", "--members", "2"]
     with subprocess.Popen(
-        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=folder, env=VARIABLES, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         assert process.stdout is not None
         lines = []

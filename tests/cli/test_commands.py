@@ -30,7 +30,7 @@ from quorum.v1 import admin_pb2, queue_pb2
 from support.fake_server.cluster import FakeCluster, FakeConsumer
 from support.fake_server.server import FakeNode
 from support.forked_commands import ForkedCommands
-from support.repository import ROOT
+from support.repository import ROOT, environment
 
 
 class Service:
@@ -67,11 +67,6 @@ def service() -> Iterator[Service]:
 LIMIT_S = 60
 SHORT_S = "5"
 """A time-out that a test waits for, and that is long enough for the connection and the messages, on a busy machine."""
-
-
-def environment() -> dict[str, str]:
-    found = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    return found | {"PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))}
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +165,8 @@ def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
     assert "..." not in out.partition("Commands:")[2]
     assert quorum.alone("--version")[0].startswith("quorum ")
     script = "import sys, quorum.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
     loaded = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True
     )
     assert not {"grpc", "pyarrow", "google", "numpy", "lark", "pydantic", "structlog", "pysyncobj"} & set(
         loaded.stdout.split()

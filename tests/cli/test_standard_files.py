@@ -22,7 +22,7 @@ from quorum.cli.main import app
 from quorum.local_cluster.cluster import LocalCluster
 from quorum.local_cluster.directory import ClusterDirectory
 from support.members.served import served_in_a_thread
-from support.repository import ROOT
+from support.repository import ROOT, environment
 
 LIMIT_S = 120
 CLOSED = "exec {how}; exec {python} -m quorum {command}"
@@ -35,11 +35,6 @@ def url() -> Iterator[str]:
             client.declare("orders")
             client.publish("orders", b"one")
         yield found
-
-
-def environment() -> dict[str, str]:
-    found = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    return found | {"PYTHONPATH": os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))}
 
 
 def run(url: str, how: str, command: str) -> subprocess.CompletedProcess[str]:

@@ -29,17 +29,10 @@ from quorum.client.errors import (
 from quorum.client.session import session
 from quorum.v1 import queue_pb2
 from support.fake_server.cluster import Refusal
+from support.fake_server.consuming import bodies, numbered
 from support.fake_server.harness import EVENTUALLY_S, LIMIT_MS, World, eventually, on_cluster
 
 QUICK = {"silence_ms": 2_000}
-
-
-def bodies(world: World, queue: str = "q") -> list[bytes]:
-    return [message.body for message in world.cluster.queues[queue].ready.values()]
-
-
-def numbered(first: int, count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, first + count)]
 
 
 @on_cluster()

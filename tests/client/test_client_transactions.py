@@ -14,11 +14,8 @@ from quorum.client import DeliveredMessage
 from quorum.client.errors import ConnectionLost, OutcomeUnknown, RolledBack, TimedOut, UsageError
 from quorum.client.session.open_transactions import MAX_TRANSACTIONS
 from support.fake_server.cluster import Refusal
+from support.fake_server.consuming import bodies
 from support.fake_server.harness import LIMIT_MS, World, eventually, on_cluster
-
-
-def bodies(world: World, queue: str = "q") -> list[bytes]:
-    return [message.body for message in world.cluster.queues[queue].ready.values()]
 
 
 async def bind_key_to_q(client: quorum.Client) -> None:

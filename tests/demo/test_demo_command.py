@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-from support.repository import ROOT
+from support.repository import environment
 
 LIMIT_S = 280.0
 
 
 def test_the_demo_loses_nothing_and_says_so(tmp_path: Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
     done = subprocess.run(
         [sys.executable, "-m", "quorum", "demo", "--dir", str(tmp_path / "cluster")],
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

@@ -16,7 +16,6 @@ from fifo.limits import PRODUCTION
 from fifo.messages import bitsets
 from fifo.messages.blocks import Block
 from fifo.messages.runs import NEVER, ONE_EACH, Runs
-from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.counted_lines import count_lines
 from support.fifo.world import World, producer
@@ -117,8 +116,7 @@ def published(count: int, batch: int, producers: int, per_entry: int) -> tuple[i
     gc.collect()
     added = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == count
     return added, world
 

@@ -12,7 +12,6 @@ import pytest
 from fifo.commands import Commit, Discard, Meta, Modify, Operation, PublishStaged, Return, Settle
 from fifo.effects import Confirmed, Deliver, Refused
 from fifo.limits import Limits
-from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.fifo.world import World, in_transaction, of_keys, part_name, sequences
 
@@ -92,9 +91,8 @@ def test_a_batch_that_expires_executes_no_line_a_message() -> None:
         from fifo.commands import Wake
 
         lines, _ = lines_of(world, [(None, Wake())])
-        info = queries.info(world.machine, 1)
-        assert info is not None
-        assert info.dropped[0] == size
+        info = world.info()
+        assert info.totals.expired == size
         return lines
 
     assert expire(10_000) <= 2 * expire(10)
@@ -107,8 +105,7 @@ def test_publishing_with_priorities_costs_lines_for_each_priority_and_not_for_ea
         world.queue(max_priority=9)
         batch = world.batch(world.session(), size, priorities=bytes(number % 10 for number in range(size)))
         lines, _ = lines_of(world, [batch])
-        info = queries.info(world.machine, 1)
-        assert info is not None
+        info = world.info()
         assert info.ready_levels == tuple((priority, size // 10) for priority in range(9, -1, -1))
         return lines
 
@@ -136,8 +133,7 @@ def test_a_message_that_arrives_alone_takes_no_step_for_each_priority() -> None:
             ttls_ms=tuple(range(1_000, 1_000 + size)),
         )
         lines, _ = lines_of(world, [batch])
-        info = queries.info(world.machine, 1)
-        assert info is not None
+        info = world.info()
         assert len(info.ready_levels) == priorities
         return lines
 
@@ -178,8 +174,8 @@ def test_ranges_of_a_batch_for_several_queues_execute_few_lines_each() -> None:
     batch = world.routed(world.session(), [[1 + each % 2] for each in range(count)])
     lines, _ = lines_of(world, [batch])
     for queue in (1, 2):
-        info = queries.info(world.machine, queue)
-        assert info is not None and info.ready == count // 2
+        info = world.info(queue)
+        assert info.ready == count // 2
     assert lines < 60 * count
 
 
@@ -194,8 +190,8 @@ def test_the_commit_of_messages_with_times_of_their_own_executes_no_line_a_messa
     world.apply([in_transaction(1, world.batch(name, 8_000, **times))])
     lines, applied = lines_of(world, [world.op(name, Commit(1))])
     assert not isinstance(applied.replies[0], Refused)
-    info = queries.info(world.machine, 1)
-    assert info is not None and info.ready + info.delayed == 8_000
+    info = world.info()
+    assert info.ready + info.delayed == 8_000
     assert lines < 1_000
 
 
@@ -208,6 +204,6 @@ def test_the_publish_of_a_staged_chunk_executes_few_lines_for_each_time_of_its_m
     publish = PublishStaged(1, "writer", 1, ((part_name(1), 8_000),))
     lines, applied = lines_of(world, [world.op(name, publish)])
     assert not isinstance(applied.replies[0], Refused)
-    info = queries.info(world.machine, 1)
-    assert info is not None and info.ready == 8_000
+    info = world.info()
+    assert info.ready == 8_000
     assert lines < 10 * 8_000

@@ -22,14 +22,12 @@ from fifo.commands import (
 )
 from fifo.limits import SMALL
 from fifo.persistence import invariants, snapshot
-from fifo.queries import group as queries
 from support.fifo.world import World, nth_number
 
 
 def totals(world: World) -> dict[str, int]:
     """Those that are not 0."""
-    found = queries.info(world.machine, 1)
-    assert found is not None
+    found = world.info()
     return {name: count for name, count in asdict(found.totals).items() if count}
 
 

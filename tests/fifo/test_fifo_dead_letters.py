@@ -13,7 +13,7 @@ from fifo.limits import SMALL
 from fifo.messages.blocks import Stored
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from fifo.results import DeadWork, QueueInfo
+from fifo.results import DeadWork
 from support.fifo.world import World, nth_number, sequences
 
 
@@ -27,12 +27,6 @@ def world() -> World:
 def begin(world: World, **arguments: Any) -> bytes:
     world.queue(1, **{"dead_letter_strategy": "at_least_once", **arguments})
     return world.session()
-
-
-def info(world: World) -> QueueInfo:
-    found = queries.info(world.machine, 1)
-    assert found is not None
-    return found
 
 
 def work(world: World) -> DeadWork:
@@ -79,7 +73,7 @@ def test_a_message_dies_of_each_cause(world: World) -> None:
     world.do(name, c.Discard(1, "a", nth_number(1), ((2, 2),)))
     world.apply([world.batch(name, 1, ttl_ms=5)])
     world.wake(10)
-    assert (info(world).ready, info(world).dead, info(world).total) == (1, 5, 6)
+    assert (world.info().ready, world.info().dead, world.info().total) == (1, 5, 6)
     assert claim(world) == 5
     assert claimed(world) == [
         (1, 1, 2, "maxlen"),
@@ -92,12 +86,12 @@ def test_a_message_dies_of_each_cause(world: World) -> None:
 def test_a_dead_message_counts_for_its_cause_when_it_is_gone(world: World) -> None:
     name = begin(world, max_length=2)
     world.apply([world.batch(name, 5)])
-    assert info(world).totals.maxlen == 0
+    assert world.info().totals.maxlen == 0
     claim(world)
     assert settle_dead(world, 2, forwarded=2) == 2
-    assert (info(world).dead, info(world).totals.maxlen, info(world).totals.dead_lettered) == (1, 2, 2)
+    assert (world.info().dead, world.info().totals.maxlen, world.info().totals.dead_lettered) == (1, 2, 2)
     assert settle_dead(world, 3, forwarded=0) == 1
-    assert (info(world).dead, info(world).totals.maxlen, info(world).totals.dead_lettered) == (0, 3, 2)
+    assert (world.info().dead, world.info().totals.maxlen, world.info().totals.dead_lettered) == (0, 3, 2)
 
 
 def test_numbers_ascend_and_none_is_given_twice(world: World) -> None:
@@ -122,7 +116,7 @@ def test_a_claim_reads_no_more_blocks_than_an_entry_may(world: World) -> None:
     world.wake_until_done()
     in_each_block = [(tag, tag) for tag in range(1, 40, SMALL.block_size)]
     world.do(name, c.Discard(1, "a", nth_number(1), tuple(in_each_block)))
-    assert info(world).dead == 5 == SMALL.block_budget + 1
+    assert world.info().dead == 5 == SMALL.block_budget + 1
     assert claim(world) == 4
     assert claim(world) == 5
 
@@ -143,7 +137,7 @@ def test_a_part_of_a_claim_can_be_settled(world: World) -> None:
     claim(world)
     settle_dead(world, 1)
     assert claimed(world) == [(2, 2, 3, "maxlen")]
-    assert info(world).dead == 3
+    assert world.info().dead == 3
 
 
 def test_the_first_worker_names_the_producer_for_ever(world: World) -> None:
@@ -166,7 +160,7 @@ def test_only_one_worker_has_an_epoch_and_those_before_it_settle_nothing(world: 
     claim(world)
     assert refused(world, c.SettleDead(1, 1, 2, 2)) == "wrong_generation"
     assert refused(world, c.SettleDead(1, 3, 2, 2)) == "wrong_generation"
-    assert (info(world).dead, info(world).totals.dead_lettered) == (2, 0)
+    assert (world.info().dead, world.info().totals.dead_lettered) == (2, 0)
 
 
 def test_what_is_confirmed_is_settled_before_the_others_get_new_numbers(world: World) -> None:
@@ -191,9 +185,9 @@ def test_a_worker_that_only_says_why_letters_wait_gives_no_numbers(world: World)
     name = begin(world, max_length=1)
     world.apply([world.batch(name, 4)])
     settle_dead(world, 0, problem="NO_QUEUE")
-    assert (claimed(world), info(world).dead_letter_problem) == ([], "NO_QUEUE")
+    assert (claimed(world), world.info().dead_letter_problem) == ([], "NO_QUEUE")
     claim(world)
-    assert (work(world).inherited_to, info(world).dead_letter_problem) == (0, "NO_QUEUE")
+    assert (work(world).inherited_to, world.info().dead_letter_problem) == (0, "NO_QUEUE")
 
 
 def test_a_worker_learns_which_numbers_an_earlier_one_may_have_sent(world: World) -> None:
@@ -240,10 +234,10 @@ def test_a_problem_is_kept_until_the_next_settlement(world: World) -> None:
     name = begin(world, max_length=1)
     world.apply([world.batch(name, 2)])
     settle_dead(world, 0, problem="no queue 'grave'" + "!" * 300)
-    assert info(world).dead_letter_problem.startswith("no queue 'grave'!")
-    assert len(info(world).dead_letter_problem) == 200
+    assert world.info().dead_letter_problem.startswith("no queue 'grave'!")
+    assert len(world.info().dead_letter_problem) == 200
     settle_dead(world, 0)
-    assert (info(world).dead, info(world).dead_letter_problem) == (1, "")
+    assert (world.info().dead, world.info().dead_letter_problem) == (1, "")
 
 
 def test_no_problem_is_left_when_no_dead_message_is(world: World) -> None:
@@ -260,7 +254,7 @@ def test_dead_messages_hold_back_publishes_and_do_not_make_room(world: World) ->
     name = begin(world, max_length=3, overflow="reject_publish")
     world.apply([world.batch(name, 3, ttl_ms=5)])
     world.wake(10)
-    assert info(world).dead == 3
+    assert world.info().dead == 3
     [reply] = world.apply([world.batch(name, 1)]).replies
     assert isinstance(reply, Refused) and "3 messages are ready or dead" in reply.detail
     claim(world)
@@ -293,7 +287,7 @@ def test_no_fields_of_dead_messages_are_read(world: World) -> None:
     world.apply([world.batch(name, 2, [{"n": place}] * 2, place=place) for place in range(3)])
     attach, _ = world.attach(name, "a", 4)
     world.do(name, c.Discard(1, "a", attach, ((3, 4),)))
-    assert info(world).dead == 2
+    assert world.info().dead == 2
     machine = world.machine.queues[1]
     block = machine.messages.blocks.get(0)
     block.columns = None
@@ -317,16 +311,16 @@ def test_a_purge_takes_dead_messages_and_their_claims_along(world: World) -> Non
     assert world.apply([(None, c.Purge(1, 3))]).replies == (Ok(2),)
     assert claimed(world) == [(3, 3, 2, "maxlen")]
     assert world.apply([(None, c.Purge(1))]).replies == (Ok(3),)
-    assert (info(world).total, info(world).totals.purged) == (0, 5)
+    assert (world.info().total, world.info().totals.purged) == (0, 5)
     assert settle_dead(world, 4) == 0
 
 
 def test_a_purge_of_the_dead_ones_leaves_the_others(world: World) -> None:
     name = begin(world, max_length=3)
     world.apply([world.batch(name, 5), world.batch(name, 2, place=1, due_times_ms=(-100,))])
-    found = info(world)
+    found = world.info()
     assert world.apply([(None, c.Purge(1, dead_only=True))]).replies == (Ok(found.dead),)
-    assert (info(world).ready, info(world).delayed, info(world).dead) == (found.ready, found.delayed, 0)
+    assert (world.info().ready, world.info().delayed, world.info().dead) == (found.ready, found.delayed, 0)
 
 
 @pytest.mark.parametrize(("dead_only", "left"), [(False, 0), (True, 4)])
@@ -340,7 +334,7 @@ def test_a_purge_reads_no_cold_block_that_it_empties(world: World, dead_only: bo
         blocks.page_out(number)
     before = world.machine.memory.loads
     world.apply([(None, c.Purge(1, dead_only=dead_only))])
-    assert (info(world).ready, info(world).dead, info(world).totals.purged) == (left, 0, 20 - left)
+    assert (world.info().ready, world.info().dead, world.info().totals.purged) == (left, 0, 20 - left)
     assert world.machine.memory.loads == before
 
 
@@ -349,7 +343,7 @@ def test_what_waits_when_the_target_is_taken_away_waits_on(world: World) -> None
     world.apply([world.batch(name, 3)])
     world.apply([(None, c.UpdateConfig(1, c.QueueConfig("queue-1", max_length=1)))])
     world.apply([world.batch(name, 2)])
-    assert (info(world).dead, info(world).totals.maxlen) == (2, 2)
+    assert (world.info().dead, world.info().totals.maxlen) == (2, 2)
 
 
 def test_a_queue_with_dead_messages_does_not_expire(world: World) -> None:
@@ -382,7 +376,7 @@ def test_a_snapshot_keeps_dead_messages_and_claims(world: World, limit: dict[str
     settle_dead(world, 2, forwarded=1, problem="full")
     again = world.restored(snapshot.encode(world.machine))
     assert queries.dead_work(again, 1, SMALL.max_claimed) == work(world)
-    assert queries.info(again, 1) == info(world)
+    assert queries.info(again, 1) == world.info()
     world.machine = again
     settle_dead(world, 5)
     assert claimed(world)[0][0] == 6, "others get numbers as before"
@@ -405,9 +399,9 @@ def test_a_returned_message_that_has_expired_when_it_is_due_dies(world: World) -
     attach, _ = world.attach(name, "a", 2)
     world.do(name, c.Return(1, "a", attach, ((1, 1),)))
     world.wake(60)
-    assert (info(world).delayed, info(world).dead, info(world).checked_out) == (1, 0, 1)
+    assert (world.info().delayed, world.info().dead, world.info().checked_out) == (1, 0, 1)
     world.wake(100)
-    assert (info(world).delayed, info(world).dead, info(world).total) == (0, 1, 2)
+    assert (world.info().delayed, world.info().dead, world.info().total) == (0, 1, 2)
     assert claim(world) == 1
     assert claimed(world) == [(1, 1, 1, "expired")]
 
@@ -415,7 +409,7 @@ def test_a_returned_message_that_has_expired_when_it_is_due_dies(world: World) -
 def test_delayed_messages_above_the_length_die(world: World) -> None:
     name = begin(world, max_length=2)
     world.apply([world.batch(name, 5, due_times_ms=(-100,))])
-    assert (info(world).delayed, info(world).dead, info(world).total) == (2, 3, 5)
+    assert (world.info().delayed, world.info().dead, world.info().total) == (2, 3, 5)
     assert claim(world) == 3
     assert claimed(world) == [(1, 1, 3, "maxlen")]
 
@@ -426,7 +420,7 @@ def test_dead_and_delayed_messages_share_a_limit_and_a_page(world: World) -> Non
     world.apply([world.batch(name, 2), world.batch(name, 2, place=1, due_times_ms=(-100,))])
     attach, _ = world.attach(name, "a", 1)
     world.do(name, c.Discard(1, "a", attach, ((1, 1),)))
-    assert (info(world).ready, info(world).delayed, info(world).dead) == (1, 2, 1)
+    assert (world.info().ready, world.info().delayed, world.info().dead) == (1, 2, 1)
     [reply] = world.apply([world.batch(name, 1)]).replies
     assert isinstance(reply, Refused)
     assert reply.detail.startswith("4 messages are ready or delayed or dead, 5 would be")
@@ -460,9 +454,9 @@ def test_what_a_prepared_transaction_rejects_dies_with_its_commit(world: World, 
     attach, _ = world.attach(name, "a", 3)
     world.do(name, c.InTransaction(1, c.Discard(1, "a", attach, ((1, 2),))))
     assert world.do(name, c.Prepare(1, 0, 9, 7)) == Ok()
-    assert (info(world).dead, info(world).checked_out) == (0, 3)
+    assert (world.info().dead, world.info().checked_out) == (0, 3)
     world.apply([(None, c.Finish(name, 1, is_committed))])
-    assert (info(world).dead, info(world).checked_out) == ((2, 1) if is_committed else (0, 3))
+    assert (world.info().dead, world.info().checked_out) == ((2, 1) if is_committed else (0, 3))
 
 
 def test_a_dead_message_of_a_group_holds_up_nobody(world: World) -> None:
@@ -472,4 +466,4 @@ def test_a_dead_message_of_a_group_holds_up_nobody(world: World) -> None:
     assert sequences(applied, "a") == [1]
     assert sequences(world.attach(name, "b", 2)[1], "b") == []
     applied = world.apply([world.op(name, c.Discard(1, "a", attach, ((1, 1),)))])
-    assert (info(world).dead, sequences(applied, "b")) == (1, [2, 3])
+    assert (world.info().dead, sequences(applied, "b")) == (1, [2, 3])

@@ -13,7 +13,6 @@ from fifo.effects import Ok, Refused, Reply
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
-from fifo.queries import group as queries
 from fifo.queries import transactions as transaction_queries
 from fifo.results import DecidedTransaction, PreparedPart, TransactionInfo
 from support.fifo.world import World, in_transaction, sequences
@@ -55,8 +54,7 @@ def finish(world: World, name: bytes, tx: int, *, is_committed: bool) -> None:
 
 def counts(world: World, queue: int = 1) -> tuple[int, int]:
     """(ready, checked out)"""
-    info = queries.info(world.machine, queue)
-    assert info is not None
+    info = world.info(queue)
     return info.ready, info.checked_out
 
 
@@ -139,8 +137,7 @@ def test_nothing_but_the_decision_ends_what_is_prepared(
     world.wake_until_done()
     total = sum(counts(world))
     assert total == (1 + 2 if is_committed else 4)
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.totals.settled == (3 if is_committed else 0)
 
 

@@ -7,15 +7,7 @@ import pytest
 from fifo.commands import Get, Purge, QueueConfig, Return, Settle, UpdateConfig
 from fifo.effects import Ok
 from fifo.limits import PRODUCTION, SMALL, Limits
-from fifo.queries import group as queries
-from fifo.results import QueueInfo
 from support.fifo.world import START_MS, World, sequences
-
-
-def info(world: World) -> QueueInfo:
-    found = queries.info(world.machine, 1)
-    assert found is not None
-    return found
 
 
 def test_a_message_in_the_middle_expires_when_its_time_comes() -> None:
@@ -26,9 +18,9 @@ def test_a_message_in_the_middle_expires_when_its_time_comes() -> None:
     world.publish(name, 5, ttls_ms=(-1, 500, 200, -1, 200))
     assert world.machine.next_wake() == applied_at + 200
     world.wake(passed_ms=199)
-    assert info(world).ready == 5
+    assert world.info().ready == 5
     world.wake(passed_ms=1)
-    assert (info(world).ready, info(world).dropped[0]) == (3, 2)
+    assert (world.info().ready, world.info().totals.expired) == (3, 2)
     assert world.machine.next_wake() == applied_at + 500
     world.wake(passed_ms=300)
     assert world.machine.next_wake() is None
@@ -42,7 +34,7 @@ def test_a_time_to_live_of_zero_is_one(limits: Limits) -> None:
     world.queue()
     world.publish(world.session(), 4, ttls_ms=(0, 500, 0, -1))
     world.wake()
-    assert info(world).ready == 2
+    assert world.info().ready == 2
 
 
 def test_the_shorter_of_the_queues_and_the_messages_time_holds() -> None:
@@ -51,9 +43,9 @@ def test_the_shorter_of_the_queues_and_the_messages_time_holds() -> None:
     name = world.session()
     world.publish(name, 3, ttls_ms=(-1, 50, 300))
     world.wake(passed_ms=50)
-    assert info(world).ready == 2
+    assert world.info().ready == 2
     world.wake(passed_ms=50)
-    assert info(world).ready == 0
+    assert world.info().ready == 0
 
 
 def test_a_late_wake_up_delivers_nothing_that_has_expired() -> None:
@@ -65,7 +57,7 @@ def test_a_late_wake_up_delivers_nothing_that_has_expired() -> None:
     world.now_ms += 10_000
     _, applied = world.attach(name, "a", 100)
     assert sequences(applied) == list(range(11, 16))
-    assert info(world).dropped[0] == 10
+    assert world.info().totals.expired == 10
 
 
 def test_get_takes_nothing_that_has_expired() -> None:
@@ -81,10 +73,10 @@ def test_a_time_of_zero_means_now_or_never() -> None:
     world.queue()
     name = world.session()
     world.publish(name, 3, ttl_ms=0)
-    assert (info(world).total, info(world).dropped[0]) == (0, 3)
+    assert (world.info().total, world.info().totals.expired) == (0, 3)
     world.attach(name, "a", 2)
     assert sequences(world.publish(name, 3, ttl_ms=0)) == [4, 5]
-    assert (info(world).total, info(world).dropped[0]) == (2, 4)
+    assert (world.info().total, world.info().totals.expired) == (2, 4)
 
 
 def test_a_held_message_does_not_expire_until_it_comes_back() -> None:
@@ -94,10 +86,10 @@ def test_a_held_message_does_not_expire_until_it_comes_back() -> None:
     world.publish(name, 4, ttl_ms=100)
     attach, _ = world.attach(name, "a", 2)
     world.wake(passed_ms=200)
-    assert (info(world).checked_out, info(world).ready) == (2, 0)
+    assert (world.info().checked_out, world.info().ready) == (2, 0)
     assert world.do(name, Settle(1, "a", attach, ((1, 1),))) == Ok(1)
     assert world.do(name, Return(1, "a", attach, ((2, 2),))) == Ok(1)
-    assert (info(world).total, info(world).dropped[0]) == (0, 3)
+    assert (world.info().total, world.info().totals.expired) == (0, 3)
 
 
 def test_a_returned_message_is_expected_to_expire_again() -> None:
@@ -113,7 +105,7 @@ def test_a_returned_message_is_expected_to_expire_again() -> None:
     world.do(name, Return(1, "a", attach, ((1, 1),)))
     assert world.machine.next_wake() == published_at + 200
     world.wake(passed_ms=150)
-    assert (info(world).ready, info(world).dropped[0]) == (1, 2)
+    assert (world.info().ready, world.info().totals.expired) == (1, 2)
 
 
 def test_mass_expiry_goes_on_by_wake_ups() -> None:
@@ -125,12 +117,12 @@ def test_mass_expiry_goes_on_by_wake_ups() -> None:
     world.publish(name, 1)
     applied = world.wake(passed_ms=1000)
     assert applied.effects == ()
-    assert info(world).ready == 101 - 7 - 3 * 8
+    assert world.info().ready == 101 - 7 - 3 * 8
     due = world.machine.next_wake()
     assert due is not None
     assert due <= world.now_ms
     assert len(world.wake_until_done()) > 1
-    assert info(world).ready == 1
+    assert world.info().ready == 1
 
 
 def test_expired_messages_in_the_way_are_passed_some_an_entry() -> None:
@@ -152,13 +144,13 @@ def test_wake_ups_that_come_late_often_or_without_need_do_no_harm() -> None:
     world.queue()
     name = world.session()
     world.publish(name, 3, ttl_ms=100)
-    before = info(world)
+    before = world.info()
     for _ in range(3):
         world.wake()
-    assert info(world) == before
+    assert world.info() == before
     world.wake(passed_ms=100_000)
     world.wake()
-    assert info(world).total == 0
+    assert world.info().total == 0
     assert world.machine.next_wake() is None
 
 

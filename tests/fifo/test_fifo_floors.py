@@ -137,7 +137,7 @@ def test_every_room_has_a_floor() -> None:
         ("fifo.messages.messages", "fifo.queue_machine"),
         ("fifo.pins", "fifo.staging"),
         ("fifo.group_machine", "fifo.persistence.snapshot"),
-        ("fifo.queries.pins", "fifo.persistence.snapshot"),
+        ("fifo.queries.queues", "fifo.persistence.snapshot"),
     ],
 )
 def test_an_import_upwards_or_to_a_neighbour_would_be_noticed(name: str, target: str) -> None:

@@ -9,7 +9,6 @@ from fifo.commands import Attach, Commit, Credit, Discard, Enqueue, InTransactio
 from fifo.effects import AttachedReply, Confirmed, Ok, Reply
 from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.persistence import snapshot
-from fifo.queries import group as queries
 from support.fifo.world import World, plain_reply, selector, sequences
 
 RED = {"application-properties.colour": "red"}
@@ -42,8 +41,7 @@ def refused(first: int, last: int, *numbers: int) -> Any:
 
 
 def ready(world: World, queue: int = 1) -> int:
-    info = queries.info(world.machine, queue)
-    assert info is not None
+    info = world.info(queue)
     return info.ready
 
 
@@ -151,7 +149,7 @@ def test_only_the_queues_whose_consumers_can_take_a_message_get_it() -> None:
         [world.routed(name, routes, [RED, GREEN, RED, RED], plain=(2,), independent=True, immediate=True)]
     ).replies[0]
     assert plain_reply(reply) == refused(1, 4, 2, 4)
-    published = [queries.info(world.machine, queue).totals.published for queue in (1, 2)]  # type: ignore[union-attr]
+    published = [world.info(queue).totals.published for queue in (1, 2)]
     assert published == [1, 2]
 
 

@@ -35,7 +35,6 @@ from fifo.messages.message_groups import Heads, MessageGroups, keys_of_each
 from fifo.messages.pages import MemoryPages
 from fifo.messages.ready_order import of_each
 from fifo.persistence import snapshot
-from fifo.queries import group as queries
 from fifo.queue_machine import QueueMachine
 from support.counted_lines import count_lines
 from support.fifo.world import World, in_transaction, of_keys, part_name, sequences
@@ -89,8 +88,7 @@ def groups_of(world: World) -> MessageGroups:
 
 
 def held_groups(world: World) -> int:
-    found = queries.info(world.machine, 1)
-    assert found is not None
+    found = world.info()
     return found.held_groups
 
 

@@ -150,7 +150,7 @@ def test_after_resuming_a_block_is_read_when_it_is_needed_and_no_other() -> None
     world = filled(6 * PRODUCTION.block_size)
     pages = world.machine.memory.pages
     again = world.resumed(world.checkpointer(world.machine).take().state, pages)
-    assert queries.info(again, 1) == queries.info(world.machine, 1)
+    assert queries.info(again, 1) == world.info()
     assert (again.memory.loads, again.memory.warm_bytes) == (0, 0)
     name = world_producer(world)
     operation = Operation(0, Origin(name, 1, world.numbers[name] + 1), Get(1, 10, settled=False))
@@ -167,8 +167,7 @@ def test_a_purge_reads_only_blocks_that_keep_something() -> None:
     world.twin = world.restored(snapshot.encode(world.machine))
     page_out_all(world.machine)
     world.apply([(None, Purge(1))])
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert (info.ready, info.checked_out) == (0, 10)
     assert world.machine.memory.loads == 2  # the one with held messages, and the last
     invariants.check(world.machine)
@@ -356,7 +355,7 @@ def test_cold_blocks_that_a_selector_rules_out_are_not_read() -> None:
     assert len(found) > 1
     assert sum(len(sequences(applied)) for applied in found) == 12
     assert memory.loads <= 4  # those with matches, of 26
-    assert queries.info(world.twin, 1) == queries.info(world.machine, 1)
+    assert queries.info(world.twin, 1) == world.info()
     drop_summaries(world.machine)
     page_out_all(world.machine)
     world.attach(name, "d", 100, "size = 199 AND size = 198")

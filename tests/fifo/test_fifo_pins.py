@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -42,6 +42,10 @@ def pin(world: World, ttl_ms: int = HOUR_MS, owner: int = UNKNOWN) -> Pinned:
     reply = world.do(name_of(world), Pin(1, ttl_ms, owner))
     assert isinstance(reply, Pinned)
     return reply
+
+
+def pins_of(machine: GroupMachine) -> list[pins.QueuePin]:
+    return list(machine.queues[1].pins.by_number.values())
 
 
 def shown(machine: GroupMachine, made: Pinned, text: str = "", limit: int = 1 << 30) -> list[tuple[int, ...]]:
@@ -170,7 +174,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     world.apply([(None, Purge(1))])
-    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
+    assert world.info().total == 0
     for block in world.machine.queues[1].messages.blocks.warm():
         world.machine.page_out(1, block.number)
     assert list(references(snapshot.encode(world.machine))) == entries
@@ -182,7 +186,7 @@ def test_blocks_that_are_pinned_live_on_cold_in_snapshots_and_checkpoints(world:
         world.resumed(found.state, world.machine.memory.pages),
     ):
         assert shown(again, made) == before
-        assert queries.pins(again, 1) == queries.pins(world.machine, 1)
+        assert list(map(astuple, pins_of(again))) == list(map(astuple, pins_of(world.machine)))
     assert world.do(name, Unpin(1, made.pin)) == Ok()
     assert list(references(snapshot.encode(world.machine))) == []
     assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 100, 1)) == "not_found"
@@ -198,12 +202,12 @@ def test_a_purge_of_cold_delayed_messages_leaves_what_a_pin_shows() -> None:
     before = waiting(world)
     made = pin(world)
     attach, _ = world.attach(name, "a", 8)
-    while held := queries.info(world.machine, 1).checked_out:  # type: ignore[union-attr]
+    while held := world.info().checked_out:
         world.do(name, Return(1, "a", attach, ((1, held),)))
-    assert queries.info(world.machine, 1).delayed == 8  # type: ignore[union-attr]
+    assert world.info().delayed == 8
     world.machine.page_out(1, 0)
     world.apply([(None, Purge(1))])
-    assert queries.info(world.machine, 1).total == 0  # type: ignore[union-attr]
+    assert world.info().total == 0
     assert shown(world.machine, made) == before
 
 
@@ -238,12 +242,12 @@ def test_a_pin_ends_after_its_time(world: World) -> None:
     assert len(shown(world.machine, made)) == 3
     world.wake(1)
     assert refusal(queries.pinned(world.machine, 1, made.pin, 0, 100, 1)) == "not_found"
-    assert queries.pins(world.machine, 1) == ()
+    assert pins_of(world.machine) == []
     assert world.machine.next_wake() is None
 
 
 def made_at(world: World, made: Pinned) -> int:
-    return next(info.made_ms for info in queries.pins(world.machine, 1) if info.pin == made.pin)
+    return world.machine.queues[1].pins.by_number[made.pin].made_ms
 
 
 def test_the_copies_of_a_pin_over_many_blocks_are_removed_in_several_entries(world: World) -> None:
@@ -276,7 +280,7 @@ def test_of_two_pins_each_shows_its_own_time(world: World) -> None:
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
     world.do(name, Unpin(1, first.pin))
     assert [body[0] for body in shown(world.machine, second)] == [3, 4]
-    assert [info.pin for info in queries.pins(world.machine, 1)] == [second.pin]
+    assert [each.number for each in pins_of(world.machine)] == [second.pin]
 
 
 def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
@@ -285,7 +289,7 @@ def test_the_oldest_pin_ends_where_copies_take_too_much() -> None:
     world.publish(name, 5)
     first, second = pin(world), pin(world)
     world.do(name, Get(1, 1, settled=True))
-    assert [info.copy_bytes for info in queries.pins(world.machine, 1)] == [33, 33]
+    assert [each.copy_bytes for each in pins_of(world.machine)] == [33, 33]
     third = pin(world)
     world.do(name, Get(1, 1, settled=True))
     answer = queries.pinned(world.machine, 1, first.pin, 0, 100, 1)
@@ -310,7 +314,7 @@ def test_a_queue_has_so_many_pins_and_takes_them_along(world: World) -> None:
     world.do(name_of(world), Unpin(1, made[3].pin))
     assert pin(world, owner=82).pin == nth_number(PRODUCTION.max_pins + 1)  # numbers are not used again
     world.apply([(None, Purge(1)), (None, DeleteQueue(1))])
-    assert queries.pins(world.machine, 1) == ()
+    assert not world.machine.queues
     assert refusal(queries.pinned(world.machine, 1, made[0].pin, 0, 9, 9)) == "not_found"
     assert list(references(snapshot.encode(world.machine))) == []
     commands: list[Any] = [Pin(1, HOUR_MS), Unpin(1, 1)]

@@ -26,7 +26,7 @@ from fifo.limits import PRODUCTION, SMALL, Limits
 from fifo.messages.ready_order import PriorityOrder, SequenceOrder
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
-from fifo.results import BrowsePage, QueueInfo
+from fifo.results import BrowsePage
 from support.fifo.world import (
     World,
     bodies_of,
@@ -57,12 +57,6 @@ def got(world: World, name: bytes, count: int) -> list[int]:
     return sequences(world.apply([world.op(name, Get(1, count, True))]))
 
 
-def info(world: World, queue: int = 1) -> QueueInfo:
-    found = queries.info(world.machine, queue)
-    assert found is not None
-    return found
-
-
 # ---- the order
 
 
@@ -72,7 +66,7 @@ def test_the_highest_priority_is_first_and_of_one_priority_the_oldest() -> None:
     publish(world, name, "53")
     _, applied = world.attach(name, "a", 100)
     assert sequences(applied) == [4, 5, 2, 6, 1, 3]
-    assert info(world).total == 6
+    assert world.info().total == 6
 
 
 def test_a_consumer_with_little_credit_gets_the_most_urgent_each_time() -> None:
@@ -93,7 +87,7 @@ def test_the_order_holds_across_blocks() -> None:
     for _ in range(4):
         publish(world, name, "012101")
     order: list[int] = []
-    while info(world).ready:
+    while world.info().ready:
         order += got(world, name, 3)
     levels = dict(enumerate("012101" * 4, 1))
     assert order == sorted(levels, key=lambda sequence: (-int(levels[sequence]), sequence))
@@ -102,7 +96,7 @@ def test_the_order_holds_across_blocks() -> None:
 def test_a_priority_above_the_highest_of_the_queue_is_lowered() -> None:
     world, name = prepared(max_priority=3)
     publish(world, name, "5349")
-    assert dict(info(world).ready_levels) == {3: 4}
+    assert dict(world.info().ready_levels) == {3: 4}
     assert got(world, name, 10) == [1, 2, 3, 4]
 
 
@@ -110,7 +104,7 @@ def test_a_batch_may_have_one_priority_for_all_messages() -> None:
     world, name = prepared()
     world.publish(name, 3)
     world.publish(name, 3, priorities=b"\x07")
-    assert info(world).ready_levels == ((7, 3), (0, 3))
+    assert world.info().ready_levels == ((7, 3), (0, 3))
     assert got(world, name, 10) == [4, 5, 6, 1, 2, 3]
 
 
@@ -122,7 +116,7 @@ def test_a_returned_message_keeps_its_priority_and_its_place(answer: type[Settle
     assert sequences(applied) == [3, 1]
     publish(world, name, "5")
     world.do(name, answer(1, "a", attach, ((1, 2),)))
-    assert info(world).ready_levels == ((7, 1), (5, 3), (2, 1))
+    assert world.info().ready_levels == ((7, 1), (5, 3), (2, 1))
     assert got(world, name, 10) == [3, 1, 4, 5, 2]
 
 
@@ -139,7 +133,7 @@ def test_a_queue_without_priorities_ignores_them() -> None:
     publish(world, name, "053")
     assert isinstance(world.machine.queues[1].messages.order, SequenceOrder)
     assert not world.machine.queues[1].messages.blocks.get(0).levels
-    assert info(world).ready_levels == ()
+    assert world.info().ready_levels == ()
     assert got(world, name, 10) == [1, 2, 3]
 
 
@@ -148,7 +142,7 @@ def test_each_queue_of_a_batch_lowers_the_priorities_by_itself() -> None:
     world.queue(2, max_priority=9)
     world.queue(3)
     world.apply([world.routed(name, [(1, 2, 3), (1, 2), (2, 3), (1,)], priorities=bytes([1, 5, 9, 2]))])
-    levels = {queue: info(world, queue).ready_levels for queue in (1, 2, 3)}
+    levels = {queue: world.info(queue).ready_levels for queue in (1, 2, 3)}
     assert levels == {1: ((2, 2), (1, 1)), 2: ((9, 1), (5, 1), (1, 1)), 3: ()}
 
 
@@ -160,10 +154,10 @@ def test_drop_head_drops_the_oldest_of_the_lowest_priority() -> None:
     publish(world, name, "0505")
     assert got(world, name, 1) == [2]
     publish(world, name, "99")
-    assert info(world).ready_levels == ((9, 2), (5, 1))
+    assert world.info().ready_levels == ((9, 2), (5, 1))
     publish(world, name, "1")
-    assert info(world).ready_levels == ((9, 2), (5, 1))
-    assert info(world).dropped[3] == 3
+    assert world.info().ready_levels == ((9, 2), (5, 1))
+    assert world.info().totals.maxlen == 3
     assert got(world, name, 10) == [5, 6, 4]
 
 
@@ -171,14 +165,14 @@ def test_a_full_queue_refuses_urgent_messages_too() -> None:
     world, name = prepared(max_length=2, overflow="reject_publish")
     publish(world, name, "00")
     publish(world, name, "9")
-    assert info(world).ready_levels == ((0, 2),)
+    assert world.info().ready_levels == ((0, 2),)
 
 
 def test_messages_of_any_priority_expire() -> None:
     world, name = prepared()
     world.publish(name, 4, priorities=bytes([0, 9, 0, 9]), ttls_ms=(10, 10, -1, -1))
     world.wake(100)
-    assert (info(world).ready_levels, info(world).dropped[0]) == (((9, 1), (0, 1)), 2)
+    assert (world.info().ready_levels, world.info().totals.expired) == (((9, 1), (0, 1)), 2)
     assert got(world, name, 10) == [4, 3]
 
 
@@ -188,9 +182,9 @@ def test_a_purge_removes_all_priorities_also_of_cold_blocks() -> None:
         publish(world, name, "012")
     world.machine.page_out(1, 0)
     world.machine.page_out(1, 1)
-    assert info(world).ready_levels == ((2, 5), (1, 5), (0, 5))
+    assert world.info().ready_levels == ((2, 5), (1, 5), (0, 5))
     assert world.apply([(None, Purge(1, 10))]).replies == (Ok(9),)
-    assert info(world).ready_levels == ((2, 2), (1, 2), (0, 2))
+    assert world.info().ready_levels == ((2, 2), (1, 2), (0, 2))
     order = world.machine.queues[1].messages.order
     assert isinstance(order, PriorityOrder)
     assert list(order.index) == [(-2, 1), (-1, 1), (0, 1)]
@@ -201,7 +195,7 @@ def test_a_message_that_failed_too_often_leaves() -> None:
     publish(world, name, "19")
     attach, _ = world.attach(name, "a", 1)
     world.do(name, Modify(1, "a", attach, ((1, 1),), delivery_failed=True))
-    assert (info(world).ready_levels, info(world).dropped[2]) == (((1, 1),), 1)
+    assert (world.info().ready_levels, world.info().totals.delivery_limit) == (((1, 1),), 1)
 
 
 # ---- looking, pinning, reserving, staging
@@ -252,7 +246,7 @@ def test_staged_messages_have_their_priorities_when_they_are_published() -> None
     world.stage(name, 1, 2, 0, 2, priorities=b"\x02", ttls_ms=(50, -1))
     world.machine = world.restored(snapshot.encode(world.machine))
     world.publish_staged(name, 1, (1, 5), (2, 2))
-    assert info(world).ready_levels == ((3, 1), (2, 2), (1, 1), (0, 3))
+    assert world.info().ready_levels == ((3, 1), (2, 2), (1, 1), (0, 3))
     assert got(world, name, 10) == [2, 6, 7, 1, 3, 4, 5]
 
 
@@ -264,8 +258,8 @@ def test_messages_of_a_transaction_have_their_priorities_when_it_commits() -> No
     world.apply([in_transaction(1, world.routed(name, [(1,), (2,)], priorities=b"\x03"))])
     world.machine = world.restored(snapshot.encode(world.machine))
     world.do(name, Commit(1))
-    assert info(world).ready_levels == ((3, 2), (2, 2), (1, 1), (0, 1))
-    assert info(world, 2).ready_levels == ((3, 1),)
+    assert world.info().ready_levels == ((3, 2), (2, 2), (1, 1), (0, 1))
+    assert world.info(2).ready_levels == ((3, 1),)
     assert got(world, name, 10) == [2, 6, 4, 5, 1, 3]
 
 
@@ -332,14 +326,14 @@ def test_a_state_with_priorities_goes_through_pages_checkpoints_and_snapshots() 
     world.twin = world.restored(snapshot.encode(world.machine))
     for number in (0, 1, 2):
         world.twin.page_out(1, number)
-    assert queries.info(world.twin, 1) == info(world)
+    assert queries.info(world.twin, 1) == world.info()
     world.do(name, Settle(1, "a", attach, ((1, 2),)))
     taken = world.checkpointer(world.twin).take()
     world.twin = world.resumed(taken.state, world.twin.memory.pages)
-    assert queries.info(world.twin, 1) == info(world)
+    assert queries.info(world.twin, 1) == world.info()
     world.do(name, Return(1, "a", attach, ((3, 4),)))
     publish(world, name, "99")
-    while info(world).ready:
+    while world.info().ready:
         got(world, name, 3)
 
 
@@ -367,6 +361,6 @@ def test_a_delivery_lists_its_messages_in_the_order_of_its_tags() -> None:
     assert isinstance(effect, Deliver)
     assert [(run.first_sequence, run.count) for run in effect.runs] == [(3, 2), (1, 2)]
     world.do(name, Settle(1, "a", attach, ((1, 2),)))
-    assert info(world).first_sequence == 1
+    assert world.info().first_sequence == 1
     world.do(name, Attach(1, "b", b"", 10))
-    assert info(world).checked_out == 2
+    assert world.info().checked_out == 2

@@ -23,16 +23,8 @@ from fifo.commands import (
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from fifo.limits import PRODUCTION, SMALL
 from fifo.persistence import snapshot
-from fifo.queries import group as queries
-from fifo.results import QueueInfo
 from fifo.versions import CURRENT
 from support.fifo.world import World, sequences
-
-
-def info(world: World, queue: int = 1) -> QueueInfo:
-    found = queries.info(world.machine, queue)
-    assert found is not None
-    return found
 
 
 def bytes_of(world: World, queue: int = 1) -> int:
@@ -57,36 +49,36 @@ def test_drop_head_drops_the_oldest_until_the_bytes_are_within_the_limit() -> No
     world, name = limited()
     world.publish(name, 3)
     world.publish(name, 2, size=300)
-    assert (info(world).ready, info(world).first_sequence, bytes_of(world)) == (3, 3, 700)
-    assert info(world).totals.maxlen == 2
+    assert (world.info().ready, world.info().first_sequence, bytes_of(world)) == (3, 3, 700)
+    assert world.info().totals.maxlen == 2
     world.publish(name, 1, size=1)
-    assert (info(world).ready, bytes_of(world)) == (3, 601)
+    assert (world.info().ready, bytes_of(world)) == (3, 601)
 
 
 def test_the_messages_of_one_batch_count_alike() -> None:
     world, name = limited(size_bytes=99)
     origin, command = world.batch(name, 3)
     world.apply([(origin, replace(command, size_bytes=100))])
-    assert (info(world).ready, bytes_of(world)) == (3, 99)
+    assert (world.info().ready, bytes_of(world)) == (3, 99)
 
 
 def test_a_message_that_alone_is_larger_than_the_limit_is_dropped() -> None:
     world, name = limited()
     world.publish(name, 2)
     world.publish(name, 1, size=701)
-    assert (info(world).ready, bytes_of(world), info(world).totals.maxlen) == (0, 0, 3)
+    assert (world.info().ready, bytes_of(world), world.info().totals.maxlen) == (0, 0, 3)
 
 
 def test_a_limit_of_no_bytes_leaves_only_messages_without_a_body() -> None:
     world, name = limited(size_bytes=0)
     world.publish(name, 2)
     world.publish(name, 3, size=0)
-    assert (info(world).ready, bytes_of(world), info(world).totals.maxlen) == (3, 0, 2)
+    assert (world.info().ready, bytes_of(world), world.info().totals.maxlen) == (3, 0, 2)
     configure(world)
     world.publish(name, 4)
     configure(world, max_length_bytes=0)
     world.wake_until_done()
-    assert (info(world).ready, bytes_of(world)) == (0, 0), (
+    assert (world.info().ready, bytes_of(world)) == (0, 0), (
         "of a block with bodies, none has a size of its own"
     )
 
@@ -96,32 +88,32 @@ def test_a_limit_of_no_bytes_refuses_every_body() -> None:
     assert isinstance(world.publish(name, 1, size=1).replies[0], Refused)
     assert isinstance(world.publish(name, 1, size=1, independent=True).replies[0], Refused)
     assert isinstance(world.publish(name, 2, size=0).replies[0], Confirmed)
-    assert info(world).ready == 2
+    assert world.info().ready == 2
 
 
 def test_a_queue_of_no_length_drops_every_message() -> None:
     world = World(SMALL, has_model=True)
     world.queue(overflow="drop_head", max_length=0)
     world.publish(world.session(), 3, size=0)
-    assert (info(world).ready, info(world).totals.maxlen) == (0, 3)
+    assert (world.info().ready, world.info().totals.maxlen) == (0, 3)
 
 
 def test_both_limits_hold() -> None:
     world, name = limited(max_length=4)
     world.publish(name, 6, size=10)
-    assert info(world).ready == 4
+    assert world.info().ready == 4
     world.publish(name, 2, size=340)
-    assert (info(world).ready, bytes_of(world)) == (4, 700)
+    assert (world.info().ready, bytes_of(world)) == (4, 700)
 
 
 def test_checked_out_messages_do_not_count_until_they_are_returned() -> None:
     world, name = limited()
     attach, _ = world.attach(name, "a", 3)
     world.publish(name, 3, size=300)
-    assert (info(world).checked_out, bytes_of(world)) == (3, 0)
+    assert (world.info().checked_out, bytes_of(world)) == (3, 0)
     world.publish(name, 1, size=500)
     world.do(name, Return(1, "a", attach, ((1, 1),)))
-    assert (info(world).first_sequence, bytes_of(world)) == (2, 500), "the oldest one was dropped"
+    assert (world.info().first_sequence, bytes_of(world)) == (2, 500), "the oldest one was dropped"
     world.do(name, Settle(1, "a", attach, ((2, 3),)))
     assert bytes_of(world) == 500
 
@@ -142,7 +134,7 @@ def test_a_full_queue_takes_of_independent_messages_those_whose_bytes_fit() -> N
     reply = world.publish(name, 9, independent=True).replies[0]
     assert isinstance(reply, Confirmed)
     assert [(first, last, why.reason) for first, last, why in reply.refused] == [(8, 9, "queue_full")]
-    assert (info(world).ready, bytes_of(world)) == (7, 700)
+    assert (world.info().ready, bytes_of(world)) == (7, 700)
 
 
 def test_a_batch_for_several_queues_needs_room_in_each() -> None:
@@ -152,7 +144,7 @@ def test_a_batch_for_several_queues_needs_room_in_each() -> None:
     reply = world.apply([operation]).replies[0]
     assert isinstance(reply, Confirmed)
     assert [(first, last, why.reason) for first, last, why in reply.refused] == [(3, 3, "queue_full")]
-    assert (info(world).ready, info(world, 2).ready) == (2, 2)
+    assert (world.info().ready, world.info(2).ready) == (2, 2)
 
 
 def test_staged_messages_need_room_for_their_bytes_when_they_are_published() -> None:
@@ -178,7 +170,7 @@ def test_messages_from_before_the_limit_count_by_the_mean_of_their_block() -> No
     world.publish(name, 1, size=7)
     assert bytes_of(world) == 7 * 61 + 3 * 100 + 7
     configure(world, max_length_bytes=310)
-    assert (info(world).ready, bytes_of(world)) == (4, 307)
+    assert (world.info().ready, bytes_of(world)) == (4, 307)
     configure(world)
     assert bytes_of(world) == 0
     configure(world, max_length_bytes=310)
@@ -210,7 +202,7 @@ def test_one_purge_passes_some_blocks_the_oldest_first() -> None:
     world.publish(world.session(), 100)
     counted = [world.apply([(None, Purge(1, 90))]).replies[0] for _ in range(4)]
     assert counted == [Ok(7 + 3 * 8), Ok(4 * 8), Ok(26), Ok(0)]
-    assert (info(world).ready, info(world).first_sequence, info(world).totals.purged) == (11, 90, 89)
+    assert (world.info().ready, world.info().first_sequence, world.info().totals.purged) == (11, 90, 89)
 
 
 @pytest.mark.parametrize("lowered", [{"max_length": 5}, {"max_length_bytes": 599}])
@@ -219,9 +211,9 @@ def test_a_lower_limit_drops_some_blocks_an_entry(lowered: dict[str, int]) -> No
     world.queue()
     world.publish(world.session(), 100)
     configure(world, **lowered)
-    assert info(world).ready == 100 - 7 - 3 * 8
+    assert world.info().ready == 100 - 7 - 3 * 8
     world.wake_until_done()
-    assert (info(world).ready, info(world).first_sequence, info(world).totals.maxlen) == (5, 96, 95)
+    assert (world.info().ready, world.info().first_sequence, world.info().totals.maxlen) == (5, 96, 95)
 
 
 @pytest.mark.parametrize("lowered", [{"max_length": 10}, {"max_length_bytes": 1_099}])
@@ -236,15 +228,15 @@ def test_a_lower_limit_on_a_million_messages_drops_at_most_eight_blocks_an_entry
         world.publish(name, 62_500)
     blocks = len(world.machine.queues[1].messages.blocks)
     configure(world, **lowered)
-    left, entries = [info(world).ready], 1
-    while info(world).ready > 10:
+    left, entries = [world.info().ready], 1
+    while world.info().ready > 10:
         assert world.machine.next_wake() == world.now_ms, "the leader goes on at once"
         world.wake()
-        left.append(info(world).ready)
+        left.append(world.info().ready)
         entries += 1
     assert entries == -(-blocks // 8) == 8
     assert max(before - after for before, after in zip([1_000_000, *left], left, strict=False)) <= 8 * 16_384
-    assert (info(world).ready, info(world).totals.maxlen) == (10, 999_990)
+    assert (world.info().ready, world.info().totals.maxlen) == (10, 999_990)
     assert world.machine.next_wake() is None
 
 
@@ -278,7 +270,7 @@ def test_a_cancelled_consumer_leaves_its_place_though_it_has_messages_checked_ou
     assert isinstance(attach(world, name, "b"), AttachedReply)
     refused = attach(world, name, "a")
     assert isinstance(refused, Refused), "it has no place any more"
-    assert info(world).checked_out == 3, "and keeps what it has"
+    assert world.info().checked_out == 3, "and keeps what it has"
 
 
 def test_a_lower_limit_detaches_no_consumer() -> None:
@@ -289,7 +281,7 @@ def test_a_lower_limit_detaches_no_consumer() -> None:
         attach(world, name, tag)
     configure(world, max_consumers=1)
     assert len(sequences(world.publish(name, 6))) == 6
-    assert info(world).consumers == 3
+    assert world.info().consumers == 3
     world.do(name, Cancel(1, "a", requeue=True))
     assert isinstance(attach(world, name, "d"), Refused)
 

@@ -220,8 +220,7 @@ def test_columns_that_cannot_be_read_are_refused_with_their_batch(world: World) 
         reply = world.apply([world.op(name, bad)]).replies[0]
         assert isinstance(reply, Refused)
         assert reply.reason == "bad_argument"
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.total == 0
 
 

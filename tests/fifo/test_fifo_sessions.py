@@ -26,7 +26,6 @@ from fifo.commands import (
 from fifo.effects import Confirmed, Deliver, Done, Notify, Ok, Refused, Registered
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import snapshot
-from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from support.counted_lines import count_lines
 from support.fifo.world import World, producer, sequences
@@ -61,8 +60,7 @@ def test_a_purge_of_a_session_is_carried_out_once() -> None:
     assert world.apply([purge]).replies == (Ok(3),)
     world.publish(name, 2)
     assert world.apply([purge]).replies == (Done(),)
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 2
 
 
@@ -87,8 +85,7 @@ def test_a_message_sent_twice_is_taken_once() -> None:
     world.publish(name, 10, first=0, lowest_unconfirmed=0)
     assert world.publish(name, 10, first=5, lowest_unconfirmed=0).replies == (Confirmed(5, 14),)
     assert world.publish(name, 10, first=0, lowest_unconfirmed=0).replies == (Confirmed(0, 9),)
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 15
     _, applied = world.attach(name, "a", 100)
     (effect,) = applied.effects
@@ -183,8 +180,7 @@ def test_an_idle_producer_is_forgotten_after_a_day_but_not_while_its_session_liv
     assert reason(world.do(gone, Get(1, 1, True))) == "fenced"
     again = publish_again(world, gone, Enqueue(1, 1, 1, 3, 300), 1)
     assert again == Confirmed(1, 3), "taken once more: clients give up before that"
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 4
 
 
@@ -211,9 +207,9 @@ def test_no_number_of_other_producers_makes_a_group_take_an_unconfirmed_message_
     world.do(victim, CloseSession())
     for number in range(10_001):
         broken(world, 100 + number, owner=2 + number)
-    before = queries.info(world.machine, 1)
+    before = world.info()
     assert publish_again(world, victim, Enqueue(1, 1, 1, 10, 100), 20_000) == Confirmed(1, 10)
-    assert queries.info(world.machine, 1) == before
+    assert world.info() == before
 
 
 def test_past_ten_thousand_producers_a_new_one_is_refused_and_a_known_one_is_not() -> None:
@@ -342,8 +338,7 @@ def test_a_session_that_is_older_than_a_lost_fence_is_not_taken_for_a_new_produc
     for heard_ms in (0, opened_ms):
         assert reason(registered(world, 1, heard_ms)) == "outdated"
         assert reason(world.apply([(again.origin, again.command)]).replies[0]) == "not_registered"
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 10
 
 
@@ -407,8 +402,7 @@ def test_a_message_refused_before_a_later_one_was_taken_stays_refused() -> None:
     again = world.publish(name, 5, first=11, lowest_unconfirmed=11).replies[0]
     assert reason(again) == "refused_earlier"
     assert world.publish(name, 5, first=16, lowest_unconfirmed=11).replies == (Confirmed(16, 20),)
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 5
 
 
@@ -479,7 +473,7 @@ def test_independent_messages_that_are_sent_again_are_taken_once_and_in_order() 
     world.do(consumer, Get(1, 3, True))
     reply = world.publish(name, 7, first=1, lowest_unconfirmed=1, independent=True).replies[0]
     assert reply == Confirmed(1, 7)
-    assert queries.info(world.machine, 1).ready == 4  # type: ignore[union-attr]
+    assert world.info().ready == 4
     world.publish(name, 3, first=10, lowest_unconfirmed=1, independent=True)
     reply = world.publish(name, 3, first=10, lowest_unconfirmed=1, independent=True).replies[0]
     assert isinstance(reply, Confirmed)
@@ -511,8 +505,7 @@ def test_what_was_confirmed_and_is_below_the_window_is_not_taken_again() -> None
     world.publish(name, 10, first=0, lowest_unconfirmed=0)
     world.publish(name, 1, first=10, lowest_unconfirmed=10)
     world.publish(name, 12, first=0, lowest_unconfirmed=0)
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready == 12
 
 
@@ -601,8 +594,8 @@ def test_the_end_of_a_session_visits_each_block_once_for_all_its_consumers(argum
         held = [consumer.held_count for consumer in world.machine.consumers(1)]
         assert sum(held) == 64 * blocks and max(held) == blocks
         lines = count_lines(lambda: world.apply([world.op(name, CloseSession())]))
-        info = queries.info(world.machine, 1)
-        assert info is not None and info.ready == 64 * blocks
+        info = world.info()
+        assert info.ready == 64 * blocks
         return lines
 
     assert end(40) < 3 * end(2)

@@ -43,10 +43,10 @@ def staged_bytes(world: World) -> bytes:
 def test_staged_messages_are_seen_by_nobody() -> None:
     world, name = prepared()
     world.attach(name, "c", 10)
-    before = queries.info(world.machine, 1)
+    before = world.info()
     assert world.stage(name, 1, 1, 0, 5) == Ok(5)
     assert world.stage(name, 1, 1, 1, 2) == Ok(7)
-    assert queries.info(world.machine, 1) == before
+    assert world.info() == before
     assert waiting(world) == []
     assert world.do(name, Get(1, 5, settled=True)) == Ok(0)
     assert queries.staged(world.machine, 1) == (

@@ -340,8 +340,7 @@ def test_published_messages_have_their_sizes() -> None:
     world.stage(name, 1, 1, 0, 10, ttls_ms=(1_000,) * 4 + (2_000,) * 6)
     world.stage(name, 1, 1, 1, 5)
     world.publish_staged(name, 1, (1, 15))
-    info = queries.info(world.machine, 1)
-    assert info is not None
+    info = world.info()
     assert info.ready_bytes == 1_500
 
 

@@ -13,7 +13,6 @@ from fifo.persistence import invariants, snapshot
 from support.fifo.world import World, in_transaction, of_keys
 
 COUNT = 30
-ROUTES = [[1, 2] if each % 3 else [2] for each in range(COUNT)]
 KINDS = st.sampled_from(("", "", "commit", "routed", "staged", "limited"))
 TTLS = st.just(()) | st.lists(
     st.sampled_from((-1, 0, 5, 5, 40, (1 << 63) - 1)), min_size=COUNT, max_size=COUNT

@@ -30,7 +30,7 @@ from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import snapshot
 from fifo.queries import group as queries
 from fifo.queries.storage import scan_positions as positions
-from fifo.results import QueueInfo, ReservationPage
+from fifo.results import ReservationPage
 from support.fifo.world import World, bodies_of, nth_number, selector, sequences
 
 COLOURS = [{"application-properties.colour": colour} for colour in ("red", "green")]
@@ -95,12 +95,6 @@ def shown(world: World, offset: int, subscription: str = "spark") -> list[int]:
         found += [body[0] for body in bodies_of(portion.runs)]
         if not portion.has_more:
             return found
-
-
-def info(world: World) -> QueueInfo:
-    found = queries.info(world.machine, 1)
-    assert found is not None
-    return found
 
 
 def test_a_subscription_may_be_opened_with_another_selector(world: World) -> None:
@@ -171,7 +165,7 @@ def test_settled_is_what_the_reader_says_it_is(world: World) -> None:
     assert do(world, SettleReserved(1, "spark", FIRST, 2)) == SubscriptionState(FIRST, 2, 3, 2)
     assert do(world, SettleReserved(1, "spark", FIRST, 1)) == SubscriptionState(FIRST, 2, 3, 2)
     assert refusal(do(world, SettleReserved(1, "spark", FIRST, 4))) == "not_given"
-    assert (info(world).ready, info(world).checked_out) == (0, 2)
+    assert (world.info().ready, world.info().checked_out) == (0, 2)
     assert refusal(reserve(world, after=0)) == "settled"
     assert refusal(queries.reserved(world.machine, 1, "spark", 2, 0, 1)) == "settled"  # type: ignore[arg-type]
     assert shown(world, 3) == [5, 6]
@@ -190,7 +184,7 @@ def test_many_messages_are_settled_in_several_entries(world: World) -> None:
         assert isinstance(reply, SubscriptionState)
         settled.append(reply.settled)
     assert settled == [1, 2, 3]
-    assert info(world).total == 0
+    assert world.info().total == 0
 
 
 def test_an_entry_reserves_no_more_than_its_budget(world: World) -> None:
@@ -232,12 +226,12 @@ def test_much_that_is_released_comes_back_in_several_entries(world: World) -> No
         world.publish(name_of(world), 40_000)
         reserve(world, after, 40_000)
     do(world, ReleaseSubscription(1, "spark", FIRST))
-    assert info(world).ready == 40_000
+    assert world.info().ready == 40_000
     assert refusal(reserve(world, after=1)) == "released"  # though its messages are still on their way
     assert world.machine.next_wake() == world.now_ms
     world.machine = world.restored(snapshot.encode(world.machine))
     world.wake_until_done()
-    assert (info(world).ready, info(world).checked_out) == (120_000, 0)
+    assert (world.info().ready, world.info().checked_out) == (120_000, 0)
 
 
 @pytest.mark.parametrize(
@@ -253,10 +247,10 @@ def test_a_silent_reader_gives_up_what_it_holds(
     do(world, KeepSubscription(1, "spark", FIRST), passed_ms=1_500)
     assert world.machine.next_wake() == (None if on_expiry == "keep" else world.now_ms + 2_000)
     world.wake(1_999)
-    assert info(world).checked_out == 3
+    assert world.info().checked_out == 3
     world.wake(1)
-    assert (info(world).ready, info(world).checked_out) == (ready, checked_out)
-    assert dict(zip(("expired", "rejected"), info(world).dropped, strict=False))["rejected"] == rejected
+    assert (world.info().ready, world.info().checked_out) == (ready, checked_out)
+    assert world.info().totals.rejected == rejected
     subscription = queries.subscriptions(world.machine, 1)[0]
     assert (subscription.generation, subscription.last) == (FIRST, 1)
     if on_expiry == "keep":
@@ -438,7 +432,7 @@ def test_a_reader_that_begins_with_the_latest_sees_nothing_older(world: World) -
     assert (shown(world, 1), shown(world, 1, "red")) == ([5], [4])
     open_reader(world, start="earliest")  # only where a subscription is new
     assert reserve(world, after=1, generation=SECOND).count == 0  # type: ignore[union-attr]
-    assert info(world).ready == 3
+    assert world.info().ready == 3
 
 
 def test_a_selector_passes_several_fronts_of_blocks(world: World) -> None:
@@ -484,7 +478,7 @@ def test_consumers_beside_a_reader_skip_what_it_holds(world: World) -> None:
     assert sequences(applied) == [4, 5]
     do(world, ReleaseSubscription(1, "spark", FIRST))
     world.do(name, Attach(1, "a", b"", 10))
-    assert info(world).ready == 0
+    assert world.info().ready == 0
 
 
 def test_what_arrives_in_its_own_entry_goes_to_the_reader_before_a_consumer_that_waits(world: World) -> None:
@@ -511,10 +505,10 @@ def test_what_is_held_is_not_purged_expired_or_too_much(world: World) -> None:
     assert config is not None
     world.apply([(None, UpdateConfig(1, _with_limit(config)))])
     world.wake(1_000)
-    assert (info(world).ready, info(world).checked_out) == (2, 3)
+    assert (world.info().ready, world.info().checked_out) == (2, 3)
     assert shown(world, 1) == [1, 2, 3]
     do(world, ReleaseSubscription(1, "spark", FIRST))
-    assert info(world).dropped[0] == 3  # their time was over when they came back
+    assert world.info().totals.expired == 3  # their time was over when they came back
 
 
 def _with_limit(config: Any) -> Any:
@@ -579,7 +573,7 @@ def test_a_deleted_reader_is_gone_and_its_generations_are_not_used_again(world: 
     reserve(world, generation=SECOND, most=3)
     assert do(world, DeleteSubscription(1, "spark")) == Ok(3)
     assert do(world, DeleteSubscription(1, "spark")) == Ok(0)
-    assert (info(world).ready, info(world).checked_out) == (5, 0)
+    assert (world.info().ready, world.info().checked_out) == (5, 0)
     assert refusal(reserve(world, generation=SECOND)) == "not_found"
     assert open_reader(world) == SubscriptionState(nth_number(3), 0, 0, 0)
     assert refusal(reserve(world, generation=SECOND)) == "wrong_generation"
@@ -645,5 +639,5 @@ def test_a_release_that_arrives_late_gives_nothing_back_that_was_reserved_since(
     late = ReleaseSubscription(1, "spark", FIRST, last=1)
     reserve(world, 1, most=3)
     assert refusal(do(world, late)) == "outdated"
-    assert info(world).checked_out == 6
+    assert world.info().checked_out == 6
     assert do(world, replace(late, last=2)) == SubscriptionState(FIRST, 2, 2, 0)

@@ -6,6 +6,7 @@ Like support/fifo/against_model.py: small blocks and budgets, and a twin that fo
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -244,9 +245,9 @@ class ReadersAgainstModel(RuleBasedStateMachine):
         assert world.twin is not None
         before = snapshot.encode(world.machine)
         for queue, model in world.model.queues.items():
-            infos = queries.pins(world.machine, queue)
-            assert infos == queries.pins(world.twin, queue)
-            assert [info.pin for info in infos] == [pin.reply.pin for pin in model.pins.pins]
+            pins, twins = (each.queues[queue].pins.by_number for each in (world.machine, world.twin))
+            assert list(map(astuple, pins.values())) == list(map(astuple, twins.values()))
+            assert list(pins) == [pin.reply.pin for pin in model.pins.pins]
             for pin in model.pins.pins:
                 for wanted in ("", text):
                     matching = [m for m in pin.messages if is_wanted(wanted, m)]

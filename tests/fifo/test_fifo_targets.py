@@ -48,7 +48,7 @@ def prepared(limits: Limits = PRODUCTION, queues: int = 3, **arguments: Any) -> 
 
 
 def ready(world: World) -> list[int]:
-    return [queries.info(world.machine, queue).ready for queue in sorted(world.machine.queues)]  # type: ignore[union-attr]
+    return [world.info(queue).ready for queue in sorted(world.machine.queues)]
 
 
 def routed(world: World, name: bytes, routes: list[tuple[int, ...]], *rest: Any, **more: Any) -> Reply | None:

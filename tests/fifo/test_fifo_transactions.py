@@ -12,7 +12,6 @@ from fifo.effects import Confirmed, Ok, Refused, Reply
 from fifo.limits import PRODUCTION, Limits
 from fifo.persistence import checkpoint, snapshot
 from fifo.persistence.references import references
-from fifo.queries import group as queries
 from fifo.transactions import MAX_TX
 from support.fifo.world import World, in_transaction, nth_number, producer, sequences
 
@@ -38,8 +37,7 @@ def settle(world: World, name: bytes, tx: int, command: c.Settle) -> Reply | Non
 
 def counts(world: World, queue: int = 1) -> tuple[int, int]:
     """(ready, checked out)"""
-    info = queries.info(world.machine, queue)
-    assert info is not None
+    info = world.info(queue)
     return info.ready, info.checked_out
 
 

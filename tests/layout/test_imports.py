@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.imports import Import, imports_of, modules
-from support.repository import ROOT
+from support.repository import IMPORT_PATH, ROOT
 
 # Each room, and the rooms it may import besides itself. A room is the longest prefix of a module's name listed here.
 ALLOWED = {
@@ -335,7 +335,7 @@ def _distribution(requirement: str) -> str:
 def imported_by(*names: str) -> set[str]:
     """The modules, and the packages that they are in, that a new process has after these imports."""
     script = f"import sys, {', '.join(names)}; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,7 +212,7 @@ def test_a_closed_log_says_so() -> None:
         lambda: log.append(RecordKind.MARK, 0, 0, 0),
         lambda: log.read(1, 1),
         lambda: log.read_page(1, 1),
-        lambda: log.has_body(1, 1, 1),
+        lambda: log.missing(1, array("Q", [1])),
         lambda: log.scrub(1),
         log.repair,
         log.make_small_room,
@@ -257,17 +258,12 @@ def test_readers_in_other_threads_see_whole_bodies_while_the_log_grows_and_is_cu
             index = index % 300 + 1
             try:
                 body = log.read(1, index)
-                part = log.read_range(1, index, 0, 8)
             except EntryMissing:
                 continue
             except ValueError as error:
                 wrong.append(error)
                 break
-            if (
-                body[:8] != index.to_bytes(8, "little")
-                or part != body[:8]
-                or body[8:] != body[8:9] * (len(body) - 8)
-            ):
+            if body[:8] != index.to_bytes(8, "little") or body[8:] != body[8:9] * (len(body) - 8):
                 wrong.append((index, body[:16]))
             counts[which] += 1
 

@@ -218,41 +218,6 @@ def test_unknown_kinds_and_oversized_bodies_are_refused() -> None:
     assert log.last_lsn == 0
 
 
-# ---- slices
-
-
-def test_a_slice_reads_whole_once_and_then_only_what_is_asked_for() -> None:
-    disk = SimDisk()
-    log = opened(disk, recent_bytes=0)
-    body = bytes(range(256)) * 400
-    log.journal(1).append([body], 1, 1)
-    log.sync()
-    assert log.read_range(1, 1, 1000, 10) == body[1000:1010]
-    disk.read_bytes = 0
-    assert log.read_range(1, 1, 5000, 300) == body[5000:5300]
-    assert disk.read_bytes == 300
-    assert log.read_range(1, 1, len(body), 0) == b""
-    for offset, length in [(-1, 2), (0, len(body) + 1), (5, -1)]:
-        with pytest.raises(ValueError):
-            log.read_range(1, 1, offset, length)
-
-
-def test_a_new_entry_in_the_place_of_a_verified_one_is_verified_itself() -> None:
-    disk = SimDisk()
-    log = opened(disk, recent_bytes=0)
-    journal = filled(log, 9)
-    for index in range(1, 10):
-        log.read(1, index)
-    for index in (9, 8, 5):
-        journal.truncate_from(index)
-        journal.append([b"y" * 500], index, 9)
-        log.sync()
-        disk.read_bytes = 0
-        assert log.read_range(1, index, 3, 4) == b"yyyy"
-        assert disk.read_bytes > 500
-        journal.truncate_from(index)
-
-
 def test_recent_bodies_are_read_without_the_disk_and_bounded_by_bytes() -> None:
     disk = SimDisk()
     log = opened(disk, recent_bytes=50_000, segment_bytes=4 << 20)

@@ -10,7 +10,6 @@ import pytest
 import quorum
 from fifo import commands as c
 from fifo.effects import AttachedReply, Deliver, Ok
-from fifo.queries import group as queries
 from fifo.results import QueueInfo
 from support.log.usage import usage
 from support.members.cluster import Cluster, Session, batch, enqueue
@@ -29,10 +28,7 @@ class Story:
         self.producer = Session(self.cluster, "n1")
 
     def info(self) -> QueueInfo:
-        member = next(iter(self.cluster.members.values()))
-        found = queries.info(member.queue_machine(self.group), self.queue)
-        assert found is not None
-        return found
+        return self.cluster.info(next(iter(self.cluster.members)), self.group, self.queue)
 
     def publish(self, *bodies: bytes, ttl_ms: int = -1, priority: int = 0) -> None:
         first = self.producer.next_sequence

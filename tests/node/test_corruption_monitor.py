@@ -9,6 +9,7 @@ from fifo.persistence import checkpoint
 from quorum.node.maintenance.scrubbing import Pace
 from quorum.node.replica.replica import TIME_BYTES
 from quorum.replication.configuration import unwrap_state
+from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session
 
 ALWAYS = Pace(piece_bytes=8 << 20, piece_ms=0, round_ms=0)
@@ -43,12 +44,7 @@ def pages_of(cluster: Cluster, group: int) -> list[int]:
 
 def flip(cluster: Cluster, group: int, key: int, *, is_page: bool = False) -> None:
     """A bit in the body of an entry or a page of the victim."""
-    store = cluster.logs[VICTIM]._store
-    found, segment = store.look_up(group, key, is_page=is_page)
-    assert found is not None
-    assert segment is not None
-    store.release(segment)
-    cluster.disks[VICTIM].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
+    flip_body(cluster.disks[VICTIM], cluster.logs[VICTIM], group, key, is_page=is_page)
 
 
 def all_is_well(cluster: Cluster, group: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +14,7 @@ from quorum.node.replica.reconciler import Reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
 from quorum.v1 import admin_pb2
 from support.members.cluster import Cluster, Session
-from support.members.services import Api, Context
+from support.members.services import Api, Context, on_member
 
 EXPIRES_MS = 3_000
 
@@ -146,11 +145,7 @@ def test_an_expired_queue_that_the_catalog_still_has_does_not_hold_up_policies(c
 def asked(run: Callable[[Api], Awaitable[None]]) -> None:
     cluster = Cluster(queue_groups=1)
     cluster.ready()
-
-    async def body() -> None:
-        await run(Api(cluster, "n1"))
-
-    asyncio.run(body())
+    on_member(cluster, run)
 
 
 async def declare(api: Api) -> bool:

@@ -13,9 +13,9 @@ from quorum.node.maintenance.garbage_collection import (
     RETRY_MS,
     Background,
     GarbageCollection,
-    Inline,
     Threaded,
 )
+from support.members.inline import Inline
 
 
 class Collection:

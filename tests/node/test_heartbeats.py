@@ -45,7 +45,7 @@ class World:
         self.sent: list[tuple[str, int, bytes]] = []
         """(peer, kind, data) of each frame"""
         self.heartbeats = Heartbeats(
-            Leases(1, (2, 3), LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
+            Leases(1, LeaseSettings.founded(LeaseTimes(LEASE, 1_000))),
             member_directory,
             SimpleNamespace(all=("n2", "n3")),  # type: ignore[arg-type]
             9,

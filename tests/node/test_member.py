@@ -9,7 +9,6 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Ok, Refused
 from fifo.limits import SMALL
-from fifo.queries import group as queries
 from quorum.node.member import UPKEEP_MS
 from quorum.node.queries import CheckHealth
 from quorum.node.replica import state_hashes
@@ -53,7 +52,7 @@ def test_any_node_takes_and_any_node_delivers(cluster: Cluster) -> None:
             consumer.call(group, c.Cancel(queue, "c", requeue=True))
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert queries.info(cluster.members["n1"].queue_machine(group), queue).total == 0
+    assert cluster.info("n1", group, queue).total == 0
 
 
 def test_every_declared_queue_is_on_every_member_and_a_deleted_one_on_none(cluster: Cluster) -> None:
@@ -223,11 +222,9 @@ def test_time_to_live_runs_on_without_traffic(cluster: Cluster) -> None:
     session.publish(group, queue, b"x", b"y")
     confirm(cluster, session, 2)
     cluster.run(150)
-    assert queries.info(cluster.members["n3"].queue_machine(group), queue).ready == 2
+    assert cluster.info("n3", group, queue).ready == 2
     cluster.run(1_500)
-    assert {
-        queries.info(member.queue_machine(group), queue).ready for member in cluster.members.values()
-    } == {0}
+    assert {cluster.info(name, group, queue).ready for name in cluster.members} == {0}
 
 
 def test_a_member_cut_off_for_long_catches_up(cluster: Cluster) -> None:
@@ -244,7 +241,7 @@ def test_a_member_cut_off_for_long_catches_up(cluster: Cluster) -> None:
     cluster.ready()
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert queries.info(cluster.members[away].queue_machine(group), queue).ready == 200
+    assert cluster.info(away, group, queue).ready == 200
 
 
 def test_five_members_bear_the_loss_of_two() -> None:
@@ -317,14 +314,14 @@ def test_a_member_goes_on_from_its_snapshot() -> None:
         producer.publish(group, queue, b"%d" % number, bytes(500))
         cluster.run(5)
     confirm(cluster, producer, 200)
-    before = queries.info(cluster.members["n1"].queue_machine(group), queue)
+    before = cluster.info("n1", group, queue)
     for name in cluster.names:
         assert cluster.logs[name].journal(group).load_snapshot() is not None
         cluster.crash(name)
     for name in cluster.names:
         cluster.start(name)
     cluster.ready()
-    assert queries.info(cluster.members["n1"].queue_machine(group), queue) == before
+    assert cluster.info("n1", group, queue) == before
     consumer = Session(cluster, "n2")
     attach(consumer, group, queue)
     receive(cluster, consumer, group, 200)
@@ -351,7 +348,7 @@ def test_a_member_too_far_behind_gets_a_snapshot_and_its_sessions_start_over() -
     cluster.until(lambda: there.ended is not None, "the session at the late member ends")
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert queries.info(cluster.members[away].queue_machine(group), queue).ready == 300
+    assert cluster.info(away, group, queue).ready == 300
     assert isinstance(Session(cluster, away).call(group, enqueue(queue, 1, [b"x"]), batch([b"x"])), Confirmed)
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok
-from fifo.queries import group as queries
 from quorum.catalog.commands import DeclareQueue, RemovePolicy, SetPolicy
 from quorum.node.replica import policy_reconciler
 from quorum.node.replica.replica import SYSTEM_GROUP
@@ -197,8 +196,8 @@ def test_a_shorter_queue_drops_what_is_too_much(cluster: Cluster) -> None:
     cluster.until(lambda: len(session.confirmed()) == 50, "confirmed")
     policy(cluster, "p", "*", max_length=5)
     configured(cluster, 1)
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None and (info.ready, info.first_sequence) == (5, 46)
+    info = cluster.info("n1", group, queue)
+    assert (info.ready, info.first_sequence) == (5, 46)
 
 
 def test_it_survives_a_power_cut_and_snapshots(cluster: Cluster) -> None:

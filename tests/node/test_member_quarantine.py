@@ -10,7 +10,6 @@ import structlog
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
 from fifo.persistence import checkpoint
-from fifo.queries import group as queries
 from quorum.catalog.members import AddMember
 from quorum.log import Log, LogDamaged
 from quorum.node import events as ev
@@ -20,6 +19,7 @@ from quorum.replication.errors import WireError
 from quorum.replication.group import Group
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.quarantine import Quarantine, RecoveryRequest, RecoveryResponse
+from support.log.damage import flip_body
 from support.log.disk import SimDisk
 from support.members.cluster import Cluster, Session
 
@@ -413,9 +413,7 @@ def test_members_without_a_readable_snapshot_replay_their_journals_and_keep_thei
         assert not is_quarantined(cluster, name)
     cluster.ready()
     for name in ("n2", "n3"):
-        info = queries.info(cluster.members[name].queue_machine(group), queue)
-        assert info is not None
-        assert info.ready == len(sent)
+        assert cluster.info(name, group, queue).ready == len(sent)
     cluster.start("n1")
     everything_is_there(cluster, group, queue, sent)
 
@@ -433,12 +431,7 @@ def test_a_member_that_needs_a_damaged_page_is_sent_another_state_and_goes_on() 
     pages = checkpoint.contents(memoryview(replica.raft.rewind_applied() or b"")[8:])[1]
     assert pages
     for page in pages:
-        record, segment = log._store.look_up(group, page, is_page=True)
-        assert record is not None
-        assert segment is not None
-        log._store.release(segment)
-        offset = record.place & 0xFFFFFFFF
-        cluster.disks["n3"].flip(segment.path, 8 * (offset + 56 + record.length // 2))
+        flip_body(cluster.disks["n3"], log, group, page, is_page=True)
     Session(cluster, "n1").send(group, c.Attach(queue, "d", b"", 1), "attach")
     cluster.until(lambda: replica.wants_state, "it has met the page")
     assert not is_quarantined(cluster, "n3"), "nothing that it promised is lost"

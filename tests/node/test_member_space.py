@@ -8,7 +8,6 @@ import structlog
 
 from fifo import commands as c
 from fifo.effects import AttachedReply, Ok
-from fifo.queries import group as queries
 from quorum.catalog.members import AddMember
 from quorum.log import RESERVE_SEGMENTS
 from quorum.node.leases import disk_state as disks_module
@@ -145,7 +144,7 @@ def test_a_full_leader_hands_over_and_publishing_goes_on(cluster: Cluster) -> No
     take_room(cluster, leader, 1_000_000)
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert queries.info(cluster.members[leader].queue_machine(group), queue).total == 100  # type: ignore[union-attr]
+    assert cluster.info(leader, group, queue).total == 100
 
 
 def test_with_all_disks_low_queues_are_emptied_from_the_reserve(cluster: Cluster) -> None:
@@ -194,7 +193,7 @@ def test_with_all_disks_full_nothing_is_confirmed_nobody_stops_and_room_brings_e
     cluster.until(lambda: len(producer.confirmed()) == 200, "all confirms")
     cluster.settle()
     assert len(cluster.snapshots(group)) == 1
-    assert queries.info(cluster.members["n1"].queue_machine(group), queue).total == 200, "each once"  # type: ignore[union-attr]
+    assert cluster.info("n1", group, queue).total == 200, "each once"
 
 
 def test_a_member_is_added_while_all_disks_are_full_and_becomes_one_when_there_is_room(

@@ -6,7 +6,6 @@ import pytest
 
 from fifo import commands as c
 from fifo.effects import Ok, Refused
-from fifo.queries import group as queries
 from quorum.catalog.members import AddMember, CatalogMember, DrainMember, RemoveMember
 from quorum.node import events as ev
 from quorum.node.cluster.membership import Membership
@@ -393,9 +392,7 @@ def test_what_is_published_while_leaders_change_hands_is_confirmed_once() -> Non
         cluster.run(30)
     cluster.until(lambda: len(session.confirmed()) == 60, "all is confirmed")
     assert session.ended is None
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 60
+    assert cluster.info("n1", group, queue).ready == 60
 
 
 def test_a_node_that_is_about_to_stop_leads_nothing() -> None:

@@ -8,7 +8,6 @@ import errno
 
 import pytest
 
-from fifo.queries import group as queries
 from quorum.node.cluster import rollback_marks as marks_module
 from quorum.node.cluster.rollback_marks import RollbackMarks, RolledBack
 from support.members.cluster import Cluster, Session, copied
@@ -69,8 +68,7 @@ def test_a_member_that_was_put_back_stops_and_has_everything_again_after_its_nex
     assert is_quarantined(cluster, name)
     cluster.until(lambda: not is_quarantined(cluster, name), "it has everything again")
     cluster.settle()
-    info = queries.info(cluster.members[name].queue_machine(group), queue)
-    assert info is not None and info.ready == 20
+    assert cluster.info(name, group, queue).ready == 20
     cluster.run(MARK_MS + 1_000)
 
 
@@ -90,9 +88,7 @@ def confirmed_by_one_that_was_put_back(cluster: Cluster) -> int:
     cluster.heal()
     cluster.until(lambda: cluster.leader(group) is not None, "there is a leader", 20_000)
     cluster.settle()
-    info = queries.info(cluster.members[away].queue_machine(group), queue)
-    assert info is not None
-    return info.ready
+    return cluster.info(away, group, queue).ready
 
 
 def test_it_does_not_help_to_elect_a_member_without_what_it_once_acknowledged(

@@ -11,10 +11,12 @@ import structlog
 from fifo import commands as c
 from fifo.persistence.references import references
 from quorum.node.identity.identity import NodeState
-from quorum.node.maintenance.garbage_collection import Background, Inline, Threaded
+from quorum.node.maintenance.garbage_collection import Background, Threaded
 from quorum.node.maintenance.scrubbing import Pace, Scrubbing
 from quorum.node.replica.replica import state_of
+from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session, batch
+from support.members.inline import Inline
 
 PACE = Pace()
 SCRUB_BYTES, SCRUB_MS, ROUND_MS = PACE.piece_bytes, PACE.piece_ms, PACE.round_ms
@@ -121,12 +123,7 @@ def test_damage_that_nobody_has_met_is_found_and_mended() -> None:
     member, log = cluster.members["n3"], cluster.logs["n3"]
     cluster.until(lambda: member.scrubbing.rounds == 1, "the round that the start began")
     index = list(references(state_of(member.replicas[group].machine)))[10]
-    found, segment = log._store.look_up(group, index)
-    assert found is not None
-    assert segment is not None, "it is on disk"
-    log._store.release(segment)
-    place = found.place & 0xFFFFFFFF
-    cluster.disks["n3"].flip(segment.path, 8 * (place + 56 + found.length // 2))
+    flip_body(cluster.disks["n3"], log, group, index)
     rounds = member.scrubbing.rounds
     cluster.run(3_000)
     assert log.damages == (), "nobody reads it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fifo import commands as c
-from fifo.queries import group as group_queries
 from fifo.versions import BASE, UnknownVersion
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import RemoveMember
@@ -83,9 +82,7 @@ def test_members_are_upgraded_one_by_one_under_load_and_the_last_one_switches() 
     cluster.until(lambda: writer.confirmed() == [1], "publishing goes on")
     cluster.settle()
     assert len(cluster.snapshots(group)) == len(cluster.snapshots(SYSTEM_GROUP)) == 1
-    info = group_queries.info(cluster.members["n2"].queue_machine(group), queue)
-    assert info is not None
-    assert info.total == published + 1
+    assert cluster.info("n2", group, queue).total == published + 1
 
 
 def test_a_majority_that_knows_a_version_is_not_enough() -> None:

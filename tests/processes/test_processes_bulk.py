@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from quorum.client import Message
 from quorum.client.errors import NotFound, RefusedError, UsageError
 from quorum.local_cluster.cluster import LocalCluster
 from support.processes.load import CONNECT_LIMIT_MS
-from support.repository import ROOT
+from support.repository import environment
 
 FIELDS = {"colour": "text", "n": "integer"}
 
@@ -337,11 +336,9 @@ def test_operators_see_groups_and_delete_them(cluster: LocalCluster, client: Bul
 
 def command(cluster: LocalCluster, *arguments: str) -> str:
     """What a command prints; it has to succeed."""
-    environment = {**os.environ, "QUORUM_URL": cluster.url}
-    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
     return subprocess.run(
         [sys.executable, "-m", "quorum", *arguments],
-        env=environment,
+        env=environment() | {"QUORUM_URL": cluster.url},
         capture_output=True,
         text=True,
         check=True,

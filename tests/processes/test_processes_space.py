@@ -24,7 +24,7 @@ from quorum.local_cluster.processes import LineSink, MemberProcess
 from support.log.faulty_files import Faults
 from support.processes.cluster import FaultyCluster, all_equal
 from support.processes.load import CONNECT_LIMIT_MS, leader_of
-from support.repository import ROOT
+from support.repository import IMPORT_PATH
 
 MIB = 1 << 20
 SEGMENT = 4 * MIB
@@ -56,7 +56,7 @@ sys.exit(run(config, Disk(segment_bytes={SEGMENT})))
 
 def with_small_segments(member: LocalMember, sink: LineSink | None) -> MemberProcess:
     """A member as it is, but for the size of its segments."""
-    variables = {"PYTHONPATH": f"{ROOT}:{ROOT / 'selectors'}"}
+    variables = {"PYTHONPATH": IMPORT_PATH}
     return MemberProcess(member.name, member.config, member.output, sink, ("-c", MEMBER), variables)
 
 

@@ -13,9 +13,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jwt
 import pytest
@@ -100,13 +99,6 @@ def shown_by(cluster: LocalCluster, name: str) -> bytes:
 
 def output(cluster: LocalCluster, name: str) -> str:
     return cluster.member(name).output.read_text(encoding="utf-8", errors="replace")
-
-
-async def until(holds: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not await asyncio.to_thread(holds):
-        assert time.monotonic() < deadline, f"not within {LIMIT_S} s: {what}"
-        await asyncio.sleep(POLL_S)
 
 
 class Rotation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from fifo.queries import group as queries
 from quorum.catalog import machine
 from quorum.catalog.commands import DeclareQueue, RemoveQueue
 from quorum.node.cluster import state_requests as rebuilding
@@ -81,10 +80,8 @@ def test_a_queue_that_one_members_catalog_lacks_is_not_deleted_though_it_leads_t
     lead(cluster, group, wrong)
     declare(cluster, 3)  # not so many that the catalogs are compared
     cluster.run(2_000)
-    for member in cluster.members.values():
-        info = queries.info(member.queue_machine(group), queue)
-        assert info is not None
-        assert info.ready == MESSAGES
+    for name in cluster.members:
+        assert cluster.info(name, group, queue).ready == MESSAGES
 
 
 def test_nothing_is_carried_out_from_a_catalog_in_doubt() -> None:

@@ -8,6 +8,7 @@ import pytest
 from quorum.catalog.members import AddMember
 from quorum.node.replica import proposals
 from quorum.replication.configuration import CONFIGURATION_BYTES
+from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session, batch, enqueue
 
 AROUND = 6
@@ -23,13 +24,7 @@ def lone_cluster(**config: object) -> Cluster:
 
 
 def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
-    """Turns one bit of the entry's body over on the member's disk."""
-    log = cluster.logs[name]
-    found, segment = log._store.look_up(group, index)
-    assert found is not None
-    assert segment is not None
-    log._store.release(segment)
-    cluster.disks[name].flip(segment.path, 8 * ((found.place & 0xFFFFFFFF) + 56 + found.length // 2))
+    flip_body(cluster.disks[name], cluster.logs[name], group, index)
 
 
 def start_again(cluster: Cluster) -> None:

@@ -183,9 +183,7 @@ def test_an_entry_of_other_commands_cannot_be_left_out() -> None:
         start_again(cluster, ((group, published),))
     start_again(cluster, ())
     cluster.ready()
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 1
+    assert cluster.info("n1", group, queue).ready == 1
 
 
 def test_everything_else_of_the_entry_is_carried_out() -> None:

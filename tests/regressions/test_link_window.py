@@ -10,7 +10,6 @@ import pytest
 
 from fifo.commands import Enqueue, Origin
 from fifo.effects import Ok
-from fifo.queries import group as queries
 from quorum.node import events as ev
 from quorum.node.sessions.session_table import LINK_BYTES, SessionTable
 from support.members.cluster import Cluster, Session
@@ -43,9 +42,7 @@ def test_no_more_than_a_window_is_on_its_way_to_a_leader_however_often_it_is_sen
     assert LINK_BYTES // 4 < on_the_way(cluster, name, leader) <= LINK_BYTES // 2, "sent again"
     cluster.paused.clear()
     cluster.until(lambda: all(session.confirmed() == [1] for session in sessions), "all are confirmed")
-    info = queries.info(cluster.members[name].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == SESSIONS
+    assert cluster.info(name, group, queue).ready == SESSIONS
 
 
 def test_what_is_on_its_way_is_counted_down_to_nothing() -> None:

@@ -122,11 +122,6 @@ def test_queue_info_is_of_the_new_queue() -> None:
     with_queue_declared_again((SYSTEM_GROUP,), run)
 
 
-async def found(api: Api) -> admin_pb2.QueueInfo:
-    request = admin_pb2.DescribeQueueRequest(queue="orders")
-    return (await api.call(api.admin.DescribeQueue(request, Context()))).queue  # type: ignore[arg-type, no-any-return]
-
-
 @LATE
 def test_a_delete_of_the_old_queue_is_refused_and_the_new_one_stays(late: tuple[int, ...]) -> None:
     async def run(api: Api) -> None:
@@ -135,7 +130,7 @@ def test_a_delete_of_the_old_queue_is_refused_and_the_new_one_stays(late: tuple[
         request = admin_pb2.DeleteQueueRequest(queue="orders", id=old.id)
         with pytest.raises(Aborted, match=f"no queue 'orders' with the id {old.id}"):
             await api.call(api.admin.DeleteQueue(request, Context()))  # type: ignore[arg-type]
-        assert (await found(api)).ready == 1
+        assert (await api.info()).ready == 1
 
     with_queue_declared_again(late, run)
 
@@ -162,14 +157,14 @@ def test_a_purge_of_the_old_queue_is_refused_and_leaves_the_new_one(late: tuple[
         request = admin_pb2.PurgeQueueRequest(queue="orders", id=old.id, before_sequence=10)
         with pytest.raises(Aborted, match="no queue"):
             await api.call(api.admin.PurgeQueue(request, Context()))  # type: ignore[arg-type]
-        assert (await found(api)).ready == 1
+        assert (await api.info()).ready == 1
 
     with_queue_declared_again(late, run)
 
 
 def test_a_purge_removes_only_what_is_before_the_sequence_that_it_names() -> None:
     async def run(api: Api) -> None:
-        queue = await found(api)
+        queue = await api.info()
         publish = queue_pb2.PublishRequest(queue="orders", messages=[queue_pb2.Message(body=b"second")])
         await api.call(api.queues.Publish(publish, Context()))  # type: ignore[arg-type]
         request = admin_pb2.PurgeQueueRequest(

@@ -23,7 +23,7 @@ def test_an_entry_that_comes_between_two_looks_is_read_from_memory(monkeypatch: 
         return None if len(looks) == 1 else locate(table, index)
 
     monkeypatch.setattr(GroupTable, "locate", late)
-    assert log.read_range(1, 1, 0, 8) == b"the body"
+    assert log.read_entry(1, 1) == (1, b"the body")
     assert len(looks) == 2
     assert not log.damages
     log.close()

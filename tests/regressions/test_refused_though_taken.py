@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2
 
-from fifo.queries import group as queries
 from quorum.api.hub import member_requests
 from quorum.api.session.client_session import ClientSession
 from quorum.api.session.outcomes import Confirms
@@ -75,9 +74,7 @@ class World:
 
     @property
     def ready(self) -> int:
-        info = queries.info(self.cluster.members[self.edge.name].queue_machine(self.group), self.queue)
-        assert info is not None
-        return info.ready
+        return self.cluster.info(self.edge.name, self.group, self.queue).ready
 
 
 def in_world(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from fifo import versions
 from fifo.effects import Ok, Refused
-from fifo.queries import group as queries
 from quorum.catalog.machine import CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
 from support.members.cluster import Cluster, Session
@@ -112,9 +111,7 @@ def test_the_only_member_hands_everything_to_the_newcomer_before_it_goes() -> No
     assert stayed[0], "it voted in every group before the other one was removed"
     cluster.crash("n1")
     cluster.ready()
-    info = queries.info(cluster.members["n1~there"].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 1
+    assert cluster.info("n1~there", group, queue).ready == 1
     is_served(cluster, "n1~there", group, queue)
 
 

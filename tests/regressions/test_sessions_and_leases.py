@@ -10,7 +10,6 @@ import pytest
 from fifo import commands as c
 from fifo.effects import AttachedReply, Confirmed, Refused
 from fifo.limits import PRODUCTION
-from fifo.queries import group as queries
 from fifo.versions import CURRENT
 from quorum.catalog.lease_times import LeaseSettings, LeaseTimes
 from quorum.node import events as ev
@@ -78,9 +77,7 @@ def test_a_group_forgets_a_session_closed_cleanly_and_remembers_a_broken_one(clu
     again = Session(cluster, "n3", broken.producer, epoch=2)
     again.publish(group, queue, b"one")
     confirm(cluster, again, 1)
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 2
+    assert cluster.info("n1", group, queue).ready == 2
 
 
 def test_a_refusal_whose_answer_was_lost_stays_one_when_a_later_batch_was_taken(cluster: Cluster) -> None:
@@ -138,9 +135,7 @@ def test_a_closed_session_keeps_no_batches_while_its_group_has_no_leader(cluster
     assert sum(len(sent.data) for sent in kept.conversations[group].unanswered) < 1_000
     cluster.heal()
     cluster.until(lambda: not cluster.members["n1"].sessions, "the group hears of the end")
-    info = queries.info(cluster.members["n1"].queue_machine(group), queue)
-    assert info is not None
-    assert info.total == 0, "what nobody was told about may be missing, and is"
+    assert cluster.info("n1", group, queue).total == 0, "what nobody was told about may be missing, and is"
 
 
 def test_sessions_whose_answers_a_snapshot_replaced_end_and_are_forgotten() -> None:
@@ -249,13 +244,14 @@ def test_the_end_of_a_lease_is_told_before_its_renewal(
 
 
 def test_a_leader_grants_leases_on_what_a_majority_said_lately_only() -> None:
-    leases = Leases(1, (2, 3, 4, 5), LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
+    voters = (1, 2, 3, 4, 5)
+    leases = Leases(1, LeaseSettings.founded(LeaseTimes(4_000, 1_500)))
     leases.answered(2, HeartbeatAnswer(10_000, {7: LeaderView(1, 3)}))
-    assert not leases.may_grant(7, 3, 10_001), "two of five"
+    assert not leases.may_grant(7, 3, 10_001, voters), "two of five"
     leases.answered(3, HeartbeatAnswer(10_200, {7: LeaderView(1, 3)}))
-    assert leases.may_grant(7, 3, 11_499)
-    assert not leases.may_grant(7, 3, 11_500), "the successor may have been elected 1,500 ms ago"
-    assert not leases.may_grant(7, 4, 10_300), "said in another term"
+    assert leases.may_grant(7, 3, 11_499, voters)
+    assert not leases.may_grant(7, 3, 11_500, voters), "the successor may have been elected 1,500 ms ago"
+    assert not leases.may_grant(7, 4, 10_300, voters), "said in another term"
 
 
 # ---- frames
@@ -328,7 +324,5 @@ def test_a_node_that_stood_still_does_not_publish_again_what_a_later_session_has
         publish_and_close(Session(cluster, other), b"x")
     cluster.paused.clear()
     cluster.until(lambda: first.ended is not None, "the node ends the first session")
-    info = queries.info(cluster.members[leader].queue_machine(group), queue)
-    assert info is not None
-    assert info.ready == 10
+    assert cluster.info(leader, group, queue).ready == 10
     assert first.ended == "resync", "its client may open it again"

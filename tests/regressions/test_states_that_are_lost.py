@@ -7,6 +7,7 @@ from fifo import commands as c
 from fifo.effects import AttachedReply
 from quorum.node.queries import BrowseReady
 from quorum.replication.group_config import GroupConfig
+from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session
 
 BATCHES, BATCH = 70, 1_000
@@ -37,13 +38,8 @@ def with_two_blocks() -> tuple[Cluster, int, int, str, str, str]:
 
 def damage_page(cluster: Cluster, name: str, group: int, queue: int, block: int) -> None:
     """A bit of the page with this block of the queue turns over on the member's disk."""
-    store = cluster.logs[name]._store
     page = cluster.members[name].queue_machine(group).queues[queue].messages.blocks.at(block).page
-    record, segment = store.look_up(group, page, is_page=True)
-    assert record is not None
-    assert segment is not None
-    store.release(segment)
-    cluster.disks[name].flip(segment.path, 8 * ((record.place & 0xFFFFFFFF) + 56 + record.length // 2))
+    flip_body(cluster.disks[name], cluster.logs[name], group, page, is_page=True)
 
 
 def lead(cluster: Cluster, group: int, name: str) -> None:

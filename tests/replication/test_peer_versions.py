@@ -44,7 +44,7 @@ def test_the_wire_version_is_agreed_again_when_a_peer_comes_back_with_a_newer_bu
     assert not newer.send("b", 9, [b"new"])
     older.close()
     del cluster.networks["b"]
-    cluster.until(lambda: not newer.connected("b"))
+    cluster.until(lambda: "b" not in newer.links())
     cluster.add("b", boot=2, versions=Versions(1, 2), kinds=KINDS)
     cluster.until(lambda: cluster.connected("a", "b"))
     assert newer.send("b", 9, [b"new"])
@@ -60,7 +60,7 @@ def test_a_frame_that_the_agreed_wire_version_does_not_have_ends_the_connection(
         network = cluster.add("a", versions=Versions(1, 2), kinds=KINDS)
         made = friend(cluster, Versions(1, 1))
         made.sendall(data)
-        cluster.until(lambda: not network.connected("b"))
+        cluster.until(lambda: "b" not in network.links())
     [reason] = [line["reason"] for line in lines if line["event"] == "peer lost"]
     assert reason == f"a frame of kind {kind}, which wire version 1 does not have"
     assert network.stats.bad_frames == 1
@@ -81,8 +81,8 @@ def test_nodes_without_a_common_wire_version_refuse_each_other(cluster: Cluster)
     one = cluster.add("a", versions=Versions(3, 4))
     other = cluster.add("b", versions=Versions(1, 2))
     cluster.until(lambda: one.stats.refused_handshakes >= 2)
-    assert not one.connected("b")
-    assert not other.connected("a")
+    assert "b" not in one.links()
+    assert "a" not in other.links()
     with pytest.raises(HandshakeError, match="speaks wire versions 1 to 2; this one speaks 3 to 4"):
         Versions(3, 4).wire_with(Versions(1, 2))
     with pytest.raises(HandshakeError, match="speaks wire versions 3 to 4; this one speaks 1 to 2"):
@@ -100,7 +100,7 @@ def test_a_connection_ends_when_its_peer_is_too_old_for_the_switch(cluster: Clus
     cluster.poll()
     assert cluster.connected("a", "b")
     one.require_version(3)
-    assert not one.connected("b")
+    assert "b" not in one.links()
     cluster.until(lambda: min(one.stats.refused_handshakes, other.stats.refused_handshakes) >= 2)
     assert not cluster.connected("a", "b")
 

@@ -11,11 +11,12 @@ import pytest
 from quorum_selectors import block_columns
 from quorum_selectors.block_columns import BlockColumns
 from quorum_selectors.evaluate import evaluate
-from quorum_selectors.expression import Expression, Truth
+from quorum_selectors.expression import Truth
 from quorum_selectors.predicates import PredicateIndex
 from quorum_selectors.summaries import decode, may_match, summarise
 from quorum_selectors.vectorised import Messages, truths
 from support.selectors.expressions import block_of
+from support.selectors.oracle import at_once
 from support.selectors.specification import Question, questions
 
 Row = dict[str, Any]
@@ -41,12 +42,6 @@ def messages_of(rows: list[Row]) -> tuple[BlockColumns, Messages]:
     return block, Messages(block, FIRST, len(rows))
 
 
-def answers(expression: Expression, messages: Messages) -> list[Truth]:
-    true, false = truths(expression, messages)
-    assert not (true & false).any()
-    return [True if t else False if f else None for t, f in zip(true.tolist(), false.tolist(), strict=True)]
-
-
 def all_rows() -> tuple[list[Row], dict[str, int]]:
     """The messages of all cases, each once, and where each is."""
     places: dict[str, int] = {}
@@ -64,7 +59,7 @@ def test_cases_of_one_selector_are_answered_together() -> None:
         together[question.text].append(question)
     for same in together.values():
         _, messages = messages_of([present(question.fields) for question in same])
-        found = answers(same[0].expression, messages)
+        found = at_once(same[0].expression, messages)
         assert found == [question.expected for question in same], same
 
 
@@ -80,7 +75,7 @@ def test_every_selector_is_answered_alike_over_the_messages_of_all_cases(
     known: dict[str, list[Truth]] = {}
     for question in ALL:
         if question.text not in known:
-            known[question.text] = answers(question.expression, messages)
+            known[question.text] = at_once(question.expression, messages)
         assert known[question.text][places[repr(present(question.fields))]] is question.expected, question
     if max_dense == block_columns.MAX_DENSE_COLUMNS:
         for text, expression in {question.text: question.expression for question in ALL}.items():

@@ -9,13 +9,14 @@ import pytest
 from quorum_selectors import jms
 from quorum_selectors.expression import Expression, steps
 from quorum_selectors.like import parse_pattern
-from quorum_selectors.lookup_costs import LOOKUP_STEPS, Filed, LookupCosts, cells
+from quorum_selectors.lookup_costs import LOOKUP_STEPS, Filed, LookupCosts, cells_of
+from quorum_selectors.predicates import requirement
 from quorum_selectors.string_columns import StringColumn
 from support.counted_lines import count_lines
 
 
 def filed(expression: Expression) -> Filed:
-    return cells(expression), steps(expression)
+    return cells_of(requirement(expression)), steps(expression)
 
 
 def cost(*texts: str) -> int:

@@ -501,7 +501,6 @@ UNREACHED = """
     fifo/layouts.py
     fifo/persistence/invariants.py
     fifo/queries/transactions.py
-    fifo/results.py
     fifo/stretches.py
     selectors/quorum_selectors/evaluate.py
     selectors/quorum_selectors/unparse.py

@@ -13,7 +13,7 @@ import pytest
 
 from quorum import sync
 from quorum.local_cluster.cluster import LocalCluster
-from support.repository import ROOT
+from support.repository import IMPORT_PATH
 from support.spark.environment import FAST_START, PATHS
 
 LIMIT_S = 300.0
@@ -29,7 +29,7 @@ def test_without_a_java_that_works_one_sentence_is_told(tmp_path: Path, command:
         env={
             **os.environ,
             "JAVA_HOME": "/nowhere",
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "selectors"))),
+            "PYTHONPATH": IMPORT_PATH,
         },
         cwd=tmp_path,
         capture_output=True,

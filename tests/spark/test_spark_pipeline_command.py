@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from quorum.cli.console import CliError
 from quorum.cli.pipelines.spark_options import heap
 from quorum.histories import Recorder, Run
-from support.repository import ROOT
+from support.repository import environment
 from support.spark.environment import FAST_START
 
 LIMIT_S = 600.0
@@ -22,11 +21,9 @@ LIMIT_S = 600.0
 
 def pipeline(*arguments: str | Path, status: int) -> tuple[str, str]:
     """(stdout, stderr); neither shows a traceback, of Python or of the JVM."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")}
-    environment["PYTHONPATH"] = os.pathsep.join(str(part) for part in (ROOT, ROOT / "selectors"))
     done = subprocess.run(
         [sys.executable, "-m", "quorum", "pipeline", *map(str, arguments)],
-        env=environment,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

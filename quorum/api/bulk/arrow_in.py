@@ -185,8 +185,8 @@ class _Rows:
         names: set[str] = set()
         for row, each in enumerate(rows, first):
             names.update(each.application_properties)
-            if len(names) > CHUNK_NAMES:  # never in the first row, because of MAX_MESSAGE_FIELDS
-                return max(row, first + 1)
+            if len(names) > CHUNK_NAMES:  # not in the first row: it has at most twice MAX_MESSAGE_FIELDS
+                return row
         return end
 
     def _encode(self, first: int, end: int) -> bytes:

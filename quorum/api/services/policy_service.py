@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fifo.commands import MAX_NAME_BYTES
 from fifo.effects import Ok
 from quorum.api.grpc.argument_values import argument, set_arguments
 from quorum.api.grpc.handlers import Context, unary
@@ -34,7 +33,7 @@ class PolicyService:
     async def DeletePolicy(
         self, request: pb.DeletePolicyRequest, context: Context
     ) -> pb.DeletePolicyResponse:
-        check_text("policy name", request.name, MAX_NAME_BYTES)
+        check_text("policy name", request.name)
         try:
             await self._hub.own_session.change(lambda catalog: RemovePolicy(request.name, catalog.changes))
         finally:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from fifo.effects import Deliver, Refused, Run
 from fifo.results import BrowsePage
 from quorum.api import status
+from quorum.api.grpc.calls import Requests
 from quorum.api.grpc.handlers import Context, streaming, unary
 from quorum.api.hub import deliveries
 from quorum.api.hub.filters import kept_fields, ordered_by
@@ -47,11 +48,7 @@ class QueueService(queue_pb2_grpc.QueueServicer):
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def Session(
-        self,
-        request_iterator: AsyncIterator[pb.SessionRequest],
-        context: Context,
-    ) -> None:
+    async def Session(self, request_iterator: Requests, context: Context) -> None:
         await SessionCall(self._hub).run(request_iterator, context)
 
     @unary

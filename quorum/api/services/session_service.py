@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
 from fifo import commands as c
 from fifo.limits import PRODUCTION
 from quorum.api import status
+from quorum.api.grpc.calls import Requests
 from quorum.api.grpc.handlers import Context
 from quorum.api.grpc.rpc_status import abort, to_proto
 from quorum.api.hub.deliveries import DeliveredBatch
@@ -58,7 +59,7 @@ class SessionCall:
             "turn": self._turn,
         }
 
-    async def run(self, requests: AsyncIterator[pb.SessionRequest], context: Context) -> None:
+    async def run(self, requests: Requests, context: Context) -> None:
         """Serve the call until its session ends. A StatusError becomes the call's status."""
         reading: asyncio.Task[None] | None = None
         try:
@@ -74,7 +75,7 @@ class SessionCall:
             self._hub.client_sessions.discard(self._session.number)
             self._session.release()
 
-    async def _open(self, requests: AsyncIterator[pb.SessionRequest], context: Context) -> None:
+    async def _open(self, requests: Requests, context: Context) -> None:
         first = await anext(aiter(requests), None)
         if first is None or first.WhichOneof("request") != "open":
             raise status.invalid("bad_session", "the first request of a session must be open")
@@ -97,16 +98,14 @@ class SessionCall:
 
     # ---- requests
 
-    async def _read(self, requests: AsyncIterator[pb.SessionRequest]) -> None:
-        release = getattr(requests, "release", None)  # calls.Requests: releases the bytes of the last request
+    async def _read(self, requests: Requests) -> None:
         session = self._session
         try:
             async for request in requests:
                 await self._take(request)
                 del request
                 if session.is_full:
-                    if release is not None:
-                        release()
+                    requests.release()
                     await session.room()
         except asyncio.CancelledError as error:
             session.input_over(error)

@@ -151,7 +151,6 @@ class _Waiter:
     queue: Route
     batch: PreparedBatch
     admitted: asyncio.Future[asyncio.Future[int]]
-    is_sent: bool = False
 
     @property
     def count(self) -> int:

@@ -170,7 +170,6 @@ class Collection:
         self.is_run = False
         self.damage: Damage | None = None
         """Damage of a live body that cannot be copied; the collection then changes nothing."""
-        self._files = files
         self._store = store
         header = SegmentHeader(number, sources[0].listed.first_lsn, HEADER_BLOCK, file_id)
         path = segment_path(sources[0].segment.path.parent, number)

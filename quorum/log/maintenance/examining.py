@@ -1,7 +1,7 @@
 """Checking the files of an open log: the bytes on the disk now are compared with what the log knows.
 
 Damaged bodies and pages are added to the log's damages. Everything else is a `Finding`: the log knows the right
-content, so its own thread can restore it (`mending`). Nothing in this module writes.
+content, so its own thread can restore it (`repairing`). Nothing in this module writes.
 """
 
 from __future__ import annotations

@@ -113,7 +113,6 @@ class Leases:
     """One member's view. Node numbers are positive; times are of its own clock."""
 
     me: int
-    peers: tuple[int, ...]
     settings: LeaseSettings | None = None
     """None: not known here yet."""
     answers: dict[int, dict[int, tuple[int, LeaderView]]] = field(default_factory=dict)
@@ -141,9 +140,9 @@ class Leases:
             if group not in known or answer.sent_ms >= known[group][0]:
                 known[group] = (answer.sent_ms, view)
 
-    def held_until(self, group: int, leader: int, term: int, voters: Sequence[int] | None = None) -> int:
+    def held_until(self, group: int, leader: int, term: int, voters: Sequence[int]) -> int:
         """The time until which this node may deliver messages of the group; 0 if it may not. voters: the group's, 0
-        standing for each one whose number is not known here; all members if not given."""
+        standing for each one whose number is not known here."""
         if leader == 0:
             return 0
         if leader == self.me:
@@ -152,7 +151,7 @@ class Leases:
         sent_ms, view = self.answers.get(leader, {}).get(group, (0, _NOTHING))
         return sent_ms + view.lease_ms if (view.leader, view.term) == (leader, term) else 0
 
-    def may_grant(self, group: int, term: int, now_ms: int, voters: Sequence[int] | None = None) -> bool:
+    def may_grant(self, group: int, term: int, now_ms: int, voters: Sequence[int]) -> bool:
         """Whether this node, as leader in this term, may grant leases now: a majority has said that it follows, in
         answers to heartbeats younger than the step-down time. So no lease is granted later than that after a
         successor's election; the successor counts on it (`is_down`). Answers that waited in a buffer while this node
@@ -161,10 +160,9 @@ class Leases:
             return False
         return self._followed_since(group, term, voters) + self.settings.granted.step_down_ms > now_ms
 
-    def _followed_since(self, group: int, term: int, voters: Sequence[int] | None) -> int:
+    def _followed_since(self, group: int, term: int, voters: Sequence[int]) -> int:
         """When this node, as leader in this term, sent the latest heartbeat that a majority of the voters has answered
         as followers; 0 if there is none."""
-        voters = (self.me, *self.peers) if voters is None else voters
         if self.me not in voters:
             return 0
         others = [voter for voter in voters if voter not in (0, self.me)]

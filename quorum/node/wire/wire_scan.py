@@ -294,13 +294,3 @@ def _skip(data: bytes, position: int, wire_type: int) -> int:
 
 def _malformed(shape: Shape, what: str) -> ScanError:
     return ScanError(f"the bytes are no {shape.name}: {what}", is_malformed=True)
-
-
-def all_fields(shape: Shape) -> dict[str, Field]:
-    """Every field that a walk of this shape checks, by name."""
-    found: dict[str, Field] = {}
-    for field in shape.fields.values():
-        found[field.name] = field
-        if field.inside is not None:
-            found |= all_fields(field.inside)
-    return found

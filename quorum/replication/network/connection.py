@@ -142,7 +142,6 @@ class PeerNetwork:
         members: Mapping[str, Address],
         *,
         clock: Callable[[], float] = time.monotonic,
-        random_bytes: Callable[[int], bytes] = os.urandom,
         security: Security | None = None,
         listener: socket.socket | None = None,
     ) -> None:
@@ -156,7 +155,6 @@ class PeerNetwork:
         self._kinds: Mapping[int, int] = {}
         self._identity = identity
         self._clock = clock
-        self._random_bytes = random_bytes
         self._security = security or PlainSecurity()
         self._log = structlog.get_logger().bind(node=self.me)
         self._selector = selectors.DefaultSelector()
@@ -258,10 +256,6 @@ class PeerNetwork:
             if known < version:
                 self._drop(connection, f"it knows machine versions up to {known}; {version} is needed now")
 
-    def fileno(self) -> int:
-        """A file descriptor that is readable when poll has work, for another event loop."""
-        return self._selector.fileno()
-
     def wake(self) -> None:
         """Let poll return at once. Any thread."""
         try:
@@ -309,10 +303,6 @@ class PeerNetwork:
             dirty, self._dirty = self._dirty, {}
             for connection in dirty.values():
                 self._write(connection)
-
-    def connected(self, peer: str) -> bool:
-        """Whether frames to this peer can be sent now."""
-        return peer in self._up
 
     def close(self) -> None:
         """Close everything. Queued frames are tried once."""
@@ -437,7 +427,7 @@ class PeerNetwork:
             return
         connection.is_connecting = False
         assert connection.peer is not None
-        connection.hello = self._identity.hello(connection.peer, self._random_bytes(NONCE_BYTES))
+        connection.hello = self._identity.hello(connection.peer, os.urandom(NONCE_BYTES))
         connection.want = ANSWER_BYTES
         connection.queue.add(connection.hello)
         self._write(connection)
@@ -497,7 +487,7 @@ class PeerNetwork:
                 raise HandshakeError(f"{other.sender!r} is no member any more")
             connection.peer, connection.other_hello = other.sender, data
             self._note(connection, other)
-            connection.hello = identity.hello(other.sender, self._random_bytes(NONCE_BYTES))
+            connection.hello = identity.hello(other.sender, os.urandom(NONCE_BYTES))
             connection.want = PROOF_BYTES
             connection.queue.add(connection.hello)
             connection.queue.add(identity.prove(b"listener", data, connection.hello))

@@ -91,12 +91,10 @@ class Hello:
     """The claims of one end about itself."""
 
     sender: str
-    receiver: str
     boot: int
     incarnation: bytes
-    nonce: bytes
-    versions: Versions = THIS_BUILD
-    needed_version: int = 0
+    versions: Versions
+    needed_version: int
     """the machine version that its groups have switched to"""
 
 
@@ -172,7 +170,7 @@ class Identity:
             boot,
             incarnation,
             known,
-            nonce,
+            _,
         ) = _HELLO.unpack(data)
         if magic == OLD_MAGIC:
             raise HandshakeError(
@@ -196,7 +194,7 @@ class Identity:
             raise HandshakeError("a node whose cluster began with other members")
         if not hmac.compare_digest(receiver, encode_name(self.me)):
             raise HandshakeError(f"a hello for {_decode_name(receiver)!r}, and this node is {self.me!r}")
-        found = Hello(_decode_name(sender), self.me, boot, incarnation, nonce, versions, needed)
+        found = Hello(_decode_name(sender), boot, incarnation, versions, needed)
         if UNKNOWN not in (known, self._incarnation) and known != self._incarnation:
             raise HandshakeError(
                 f"{found.sender!r} knows {self.me!r} with another data directory. If data_dir names the wrong "

@@ -38,7 +38,7 @@ def verify(
     """
     started = time.monotonic()
     with plain_failures(), tempfile.TemporaryDirectory(prefix="quorum-verify-", dir=scratch) as own:
-        check = _Check(spark, tell or (lambda text: None))
+        check = _Check(tell or (lambda text: None))
         try:
             check.tell(f"reading {', '.join(map(str, paths))}")
             report = check.run(read(spark, paths, Path(own)))
@@ -53,7 +53,7 @@ def _code(kind: str) -> int:
 
 
 PUBLISH, DELIVER, SETTLE, RETURN = _code("publish"), _code("deliver"), _code("settle"), _code("return")
-DISCARD, END, LEFT = _code("discard"), _code("end"), _code("left")
+DISCARD, LEFT = _code("discard"), _code("left")
 _DONE = f"op IN ({SETTLE}, {DISCARD})"
 _CLOSES = f"op IN ({SETTLE}, {RETURN}, {DISCARD})"
 
@@ -113,8 +113,7 @@ IS = {
 class _Check:
     """The checks of one history. Names are numbers in every frame."""
 
-    def __init__(self, spark: SparkSession, tell: Tell) -> None:
-        self._spark = spark
+    def __init__(self, tell: Tell) -> None:
         self.tell = tell
         self._kept: list[DataFrame] = []
         self._names: dict[int, str] = {}

@@ -2,7 +2,7 @@
 
 Each transaction settles what it has taken, and publishes a message for each. Some are rolled back by the client. What
 was committed counts as confirmed and settled, and what was rolled back as refused and not settled: history.py judges
-both halves. If the outcome is not known, all messages of the transaction are found, or none (`Rules.transacted`).
+both halves. If the outcome is not known, all messages of the transaction are found, or none (`Rules.transacts`).
 """
 
 from __future__ import annotations

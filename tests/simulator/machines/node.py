@@ -34,6 +34,7 @@ from simulator.machines.process import Process
 from simulator.machines.room import Works
 from simulator.machines.wire import Connection, ServedCall, SimServer
 from support.log.disk import Crashed
+from support.members.inline import Inline
 
 if TYPE_CHECKING:
     from simulator.rules.ledger import Note
@@ -158,7 +159,7 @@ class Node(Process):
             versions=Versions(machine=config.limits.newest_version),
         )
         self.member: Member = build.member(
-            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.node_state
+            config, self.log, network, machine.clock.s, self._wall_ms, chance, begun.node_state, Inline()
         )
         world.upgrades.started(self)
         self._works = Works(world, self)

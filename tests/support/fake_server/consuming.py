@@ -1,4 +1,4 @@
-"""Messages for a consumer of the fake server, and what it has settled."""
+"""Messages of the fake server's queues: what is ready, taken and settled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from support.fake_server.harness import World
 
 def numbered(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
+
+
+def bodies(world: World, queue: str = "q") -> list[bytes]:
+    """Of the ready messages."""
+    return [message.body for message in world.cluster.queues[queue].ready.values()]
 
 
 async def filled(client: Client, count: int) -> None:

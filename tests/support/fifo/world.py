@@ -39,7 +39,7 @@ from fifo.messages.pages import Pages
 from fifo.persistence import checkpoint, invariants, snapshot
 from fifo.persistence.checkpoint import Checkpointer
 from fifo.queries import group as queries
-from fifo.results import DeadWork
+from fifo.results import DeadWork, QueueInfo
 from fifo.versions import CURRENT
 from quorum_selectors import canonical, columns, jms
 from support.fifo.model.group import ModelGroup
@@ -128,6 +128,11 @@ class World:
         if self._checkpointer is None or self._checkpointer.group is not machine:
             self._checkpointer = Checkpointer(machine)
         return self._checkpointer
+
+    def info(self, queue: int = 1) -> QueueInfo:
+        found = queries.info(self.machine, queue)
+        assert found is not None
+        return found
 
     # ---- one entry
 

@@ -15,6 +15,7 @@ from quorum.node import events as ev
 from quorum.node.replica.replica import state_of
 from quorum.replication.group_config import GroupConfig
 from quorum_selectors import canonical, columns, jms
+from support.log.damage import flip_body
 from support.members.cluster import Cluster, Session, batch
 
 FAR = GroupConfig(keep_entries=5)
@@ -71,12 +72,7 @@ def count_fetched(cluster: Cluster, name: str) -> int:
 def damage(cluster: Cluster, name: str, group: int, index: int) -> None:
     """Turns one bit of the body over, wherever the log has it."""
     log = cluster.logs[name]
-    found, segment = log._store.look_up(group, index)
-    assert found is not None
-    assert segment is not None
-    log._store.release(segment)
-    offset = found.place & 0xFFFFFFFF
-    cluster.disks[name].flip(segment.path, 8 * (offset + 56 + found.length // 2))
+    flip_body(cluster.disks[name], log, group, index)
     with pytest.raises(LogDamaged):
         log.read(group, index)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from fifo import commands as c
 from fifo.effects import Confirmed, Deliver, Reply
+from fifo.queries import group as queries
+from fifo.results import QueueInfo
 from quorum.catalog.commands import CatalogCommand, DeclareQueue
 from quorum.catalog.members import AddMember
 from quorum.log import Log
@@ -26,6 +28,7 @@ from quorum.node.wire.frames import Frame
 from quorum.node.wire.operations import Command, batch_of
 from quorum.v1 import queue_pb2 as pb
 from support.log.disk import SimDisk
+from support.members.inline import Inline
 
 STEP_MS = 5
 LOOK_MS, MOST_LOOKS = 0.002, 400
@@ -163,6 +166,7 @@ class Cluster:
             lambda: WALL_MS + self.now_ms + self.wall_skew[name],
             random.Random(self.random.random()),
             node_state,
+            Inline(),
         )
 
     def first_node_state(self, name: str) -> NodeState:
@@ -366,6 +370,12 @@ class Cluster:
         raise AssertionError(f"{what}: not within {limit_ms} ms of the cluster's time")
 
     # ---- questions
+
+    def info(self, name: str, group: int, queue: int) -> QueueInfo:
+        """A queue's counts on this member."""
+        found = queries.info(self.members[name].queue_machine(group), queue)
+        assert found is not None
+        return found
 
     def leader(self, group: int) -> str | None:
         """The leader of the highest term among members that are up."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,7 @@ from quorum.api.services.admin_service import AdminService
 from quorum.api.services.queue_service import QueueService
 from quorum.node import events as ev
 from quorum.node.wire.batches import BatchLimits
-from quorum.v1 import admin_pb2
+from quorum.v1 import admin_pb2, queue_pb2
 from support.members.cluster import Cluster
 
 
@@ -82,6 +82,21 @@ class Api:
                 await asyncio.sleep(0)
         return task.result()
 
+    async def publish(self, *messages: queue_pb2.Message) -> None:
+        """To the queue `orders`, as are the next two."""
+        request = queue_pb2.PublishRequest(queue="orders", messages=messages)
+        await self.call(self.queues.Publish(request, Context()))  # type: ignore[arg-type]
+
+    async def get(self, count: int) -> list[bytes]:
+        request = queue_pb2.GetRequest(queue="orders", count=count)
+        taken = await self.call(self.queues.Get(request, Context()))  # type: ignore[arg-type]
+        return [each.message.body for each in taken.messages]
+
+    async def info(self) -> admin_pb2.QueueInfo:
+        request = admin_pb2.DescribeQueueRequest(queue="orders")
+        found = await self.call(self.admin.DescribeQueue(request, Context()))  # type: ignore[arg-type]
+        return found.queue  # type: ignore[no-any-return]
+
     async def list(self, **request: Any) -> admin_pb2.ListQueuesResponse:
         found = await self.call(self.admin.ListQueues(admin_pb2.ListQueuesRequest(**request), Context()))  # type: ignore[arg-type]
         assert isinstance(found, admin_pb2.ListQueuesResponse)
@@ -90,3 +105,26 @@ class Api:
 
 async def collected(answers: AsyncIterator[Any]) -> list[Any]:
     return [answer async for answer in answers]
+
+
+def on_member(cluster: Cluster, run: Callable[[Api], Awaitable[None]]) -> None:
+    """Runs it with the services of the member n1."""
+
+    async def body() -> None:
+        await run(Api(cluster, "n1"))
+
+    asyncio.run(body())
+
+
+def with_queue(run: Callable[[Api], Awaitable[None]], **arguments: Any) -> None:
+    """Runs it with the services of a member of a new cluster that has the queue `orders`."""
+    cluster = Cluster(queue_groups=1)
+    cluster.ready()
+    cluster.declare("orders", **arguments)
+    cluster.settle()
+
+    async def once_leased(api: Api) -> None:
+        cluster.run(1_000)  # the member's lease is renewed
+        await run(api)
+
+    on_member(cluster, once_leased)

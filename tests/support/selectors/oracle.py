@@ -295,11 +295,11 @@ def _compare(world: World) -> int:
         travelled = canonical.decode(canonical.encode(expression))
         begin = world.chance.randrange(ROWS)
         count = world.chance.randint(1, ROWS - begin)
-        found = {"a run at once": (begin, _at_once(expression, Messages(block, first + begin, count)))}
+        found = {"a run at once": (begin, at_once(expression, Messages(block, first + begin, count)))}
         for name, tree in (("as it is", expression), ("as it travels", travelled)):
             condition = compile_expression(tree)
             found[f"compiled, {name}"] = 0, [condition(row) for row in world.rows]
-            found[f"all at once, {name}"] = 0, _at_once(tree, messages)
+            found[f"all at once, {name}"] = 0, at_once(tree, messages)
         for what, (start, truth) in found.items():
             for place, each in enumerate(truth, start):
                 if each is not expected[place]:
@@ -311,7 +311,7 @@ def _compare(world: World) -> int:
     return pairs
 
 
-def _at_once(expression: Expression, messages: Messages) -> list[Truth]:
+def at_once(expression: Expression, messages: Messages) -> list[Truth]:
     true, false = truths(expression, messages)
     assert not (true & false).any()
     return [True if t else False if f else None for t, f in zip(true.tolist(), false.tolist(), strict=True)]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fifo import commands as c
 from quorum_selectors.expression import steps
-from quorum_selectors.lookup_costs import LOOKUP_STEPS, cells
+from quorum_selectors.lookup_costs import LOOKUP_STEPS, cells_of
+from quorum_selectors.predicates import requirement
 from support.fifo.model.records import tree_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class ModelFronts:
         loads: dict[Hashable, Counter[Hashable]] = {}
         for group in groups:
             tree = tree_of(group.selector)
-            for family, cell in cells(tree):
+            for family, cell in cells_of(requirement(tree)):
                 loads.setdefault(family, Counter())[cell] += steps(tree)
         return sum(LOOKUP_STEPS + max(counter.values()) for counter in loads.values())
 
