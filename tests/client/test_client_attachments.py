@@ -368,19 +368,6 @@ async def test_a_client_whose_close_is_cancelled_is_closed_all_the_same(world: W
 
 
 @on_cluster()
-async def test_a_stream_that_breaks_while_its_client_closes_is_no_error(world: World) -> None:
-    client = await quorum.connect(world.url)
-    session = client._live()
-
-    def breaks() -> bool:
-        session._call = None
-        return True
-
-    session._is_flushed = breaks  # type: ignore[method-assign]
-    await client.close(timeout_ms=0)
-
-
-@on_cluster()
 async def test_a_stream_that_breaks_while_it_is_half_closed_is_no_error(world: World) -> None:
     client = await quorum.connect(world.url)
     session = client._live()

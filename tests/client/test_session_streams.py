@@ -1,0 +1,146 @@
+"""A session replaces streams that end or fall silent. The service is scripted, and the clock is the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from quorum.client.errors import ConnectionLost, RefusedError
+from quorum.client.messages.batch import PreparedBatch
+from quorum.client.session import session as sessions
+from quorum.client.session.consumer import Consumer, ConsumerOptions
+from quorum.client.session.session import Session
+from quorum.v1 import queue_pb2
+from support import virtual_time
+from support.fake_server.scripted import SILENCE_MS, ScriptedService
+
+HOUR_MS = 3_600_000
+REFUSED = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@contextlib.asynccontextmanager
+async def _opened(service: ScriptedService) -> AsyncIterator[Session]:
+    session = service.session()
+    await session.open(HOUR_MS)
+    yield session
+    await session.close(0)
+
+
+async def _publish(session: Session) -> asyncio.Future[int]:
+    """Publish one message. Returns the future of its outcome."""
+    outcome = await session.publisher.admit("q", PreparedBatch(b"x", 1), None)
+    await asyncio.sleep(0)
+    return outcome
+
+
+async def _refuse(service: ScriptedService, session: Session) -> None:
+    """The service refuses the present stream. The session opens another one."""
+    service.stream.end(REFUSED)
+    await service.next_stream(session)
+
+
+async def _silence_s(service: ScriptedService, session: Session) -> float:
+    """How long the session waits for an answer that does not come, in whole seconds."""
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    _, answer = session._stream.ask("something that is not answered")
+    await service.next_stream(session)
+    assert isinstance(answer.exception(), ConnectionLost)
+    return round(loop.time() - began_s)
+
+
+def test_a_session_closes_the_channel_of_every_stream() -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            for _ in range(3):
+                service.stream.end()
+                await service.next_stream(session)
+            assert [each.is_closed for each in service.channels] == [True, True, True, False]
+        assert service.channels[-1].is_closed
+
+    virtual_time.run(scenario())
+
+
+def test_refusals_add_up_until_the_service_has_decided_a_publish() -> None:
+    """What a stream resends is not refused then."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            for number in range(1, 4):
+                for _ in range(sessions.REFUSALS_BEFORE_GIVING_UP - 1):
+                    await _refuse(service, session)
+                outcome = await _publish(session)
+                service.stream.confirm(number, number)
+                assert await outcome == 1
+            for _ in range(sessions.REFUSALS_BEFORE_GIVING_UP - 1):
+                await _refuse(service, session)
+            service.stream.end(REFUSED)
+            await asyncio.sleep(1)
+            with pytest.raises(RefusedError):
+                await _publish(session)
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "gives_up"), [(sessions.HEALTHY_S, False), (sessions.HEALTHY_S - 1, True)]
+)
+def test_refusals_of_streams_that_were_healthy_do_not_add_up(lasts_s: float, gives_up: bool) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            for _ in range(sessions.REFUSALS_BEFORE_GIVING_UP):
+                await asyncio.sleep(lasts_s)
+                service.stream.end(REFUSED)
+                await asyncio.sleep(1)
+            assert session.is_up is not gives_up
+
+    virtual_time.run(scenario())
+
+
+def test_a_session_is_as_impatient_as_at_first_after_a_publish_was_decided() -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            assert [await _silence_s(service, session) for _ in range(3)] == [3, 6, 12]
+            outcome = await _publish(session)
+            service.stream.confirm(1, 1)
+            await outcome
+            service.stream.end()
+            await service.next_stream(session)
+            assert await _silence_s(service, session) == SILENCE_MS / 1000
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(("is_undecided", "expected_s"), [(False, 3), (True, 24)])
+def test_a_session_is_as_impatient_as_at_first_after_an_attach_if_all_publishes_are_decided(
+    is_undecided: bool, expected_s: int
+) -> None:
+    """Else the group of the publish may still have no majority."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            assert [await _silence_s(service, session) for _ in range(3)] == [3, 6, 12]
+            if is_undecided:
+                await _publish(session)
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(session.attachments.attach(consumer))
+            await asyncio.sleep(0.1)
+            [attach] = [each.attach for each in service.stream.requests if each.HasField("attach")]
+            service.stream.answer(
+                attached=queue_pb2.Attached(request_id=attach.request_id, consumer_tag="tag", attach=1)
+            )
+            await attaching
+            service.stream.end()
+            await service.next_stream(session)
+            assert await _silence_s(service, session) == expected_s
+
+    virtual_time.run(scenario())

@@ -1,0 +1,104 @@
+"""A service without sockets, whose streams a test answers and ends by hand: for sessions on a clock of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from quorum.client.session.session import Session
+from quorum.v1 import queue_pb2
+
+SILENCE_MS = 3_000
+
+
+class ScriptedStream:
+    """One Session call (grpc.aio.StreamStreamCall). It is opened at once, and answers nothing else by itself."""
+
+    def __init__(self, channel: ScriptedChannel) -> None:
+        self.endpoint = channel.endpoint
+        self.requests: list[Any] = []
+        self._responses: asyncio.Queue[Any] = asyncio.Queue()
+
+    def answer(self, **response: Any) -> None:
+        self._responses.put_nowait(queue_pb2.SessionResponse(**response))
+
+    def confirm(self, first: int, last: int) -> None:
+        self.answer(confirms=queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=first, last=last)]))
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
+        metadata = grpc.aio.Metadata()
+        self._responses.put_nowait(grpc.aio.AioRpcError(code, metadata, metadata, "ended by the test"))
+
+    async def write(self, request: Any) -> None:
+        self.requests.append(request)
+        if request.HasField("open"):
+            opened = queue_pb2.Opened(
+                node=self.endpoint,
+                window_bytes=1 << 20,
+                max_message_bytes=1 << 16,
+                max_batch_messages=1_000,
+                max_window_messages=2_000,
+            )
+            self.answer(opened=opened)
+
+    async def read(self) -> Any:
+        response = await self._responses.get()
+        if isinstance(response, grpc.aio.AioRpcError):
+            raise response
+        return response
+
+    async def done_writing(self) -> None:
+        self._responses.put_nowait(grpc.aio.EOF)
+
+
+class ScriptedChannel:
+    """A channel (grpc.aio.Channel) on which only sessions are opened."""
+
+    def __init__(self, service: ScriptedService, endpoint: str) -> None:
+        self._service = service
+        self.endpoint = endpoint
+        self.is_closed = False
+
+    def stream_stream(self, *_: Any, **__: Any) -> Any:
+        return self._session
+
+    def unary_unary(self, *_: Any, **__: Any) -> None: ...
+
+    def unary_stream(self, *_: Any, **__: Any) -> None: ...
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+    def _session(self) -> ScriptedStream:
+        stream = ScriptedStream(self)
+        self._service.streams.append(stream)
+        return stream
+
+
+class ScriptedService:
+    def __init__(self) -> None:
+        self.streams: list[ScriptedStream] = []
+        self.channels: list[ScriptedChannel] = []
+
+    def open_channel(self, endpoint: str) -> Any:
+        channel = ScriptedChannel(self, endpoint)
+        self.channels.append(channel)
+        return channel
+
+    def session(self) -> Session:
+        """A session with this service, at two endpoints in turn. It is not open yet."""
+        return Session(("n1:1", "n2:1"), SILENCE_MS, lambda: SILENCE_MS, self.open_channel)
+
+    @property
+    def stream(self) -> ScriptedStream:
+        """The latest stream."""
+        return self.streams[-1]
+
+    async def next_stream(self, session: Session) -> ScriptedStream:
+        """The stream after the latest one, once the session is up on it."""
+        count = len(self.streams)
+        while len(self.streams) == count or not session.is_up:
+            await asyncio.sleep(0.001)
+        return self.stream
