@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
 
-from quorum.client.errors import ConnectionLost, RefusedError
+from quorum.client.errors import ConnectionLost, RefusedError, TimedOut
 from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session as sessions
 from quorum.client.session.consumer import Consumer, ConsumerOptions
@@ -144,3 +146,105 @@ def test_a_session_is_as_impatient_as_at_first_after_an_attach_if_all_publishes_
             assert await _silence_s(service, session) == expected_s
 
     virtual_time.run(scenario())
+
+
+# ---- opening
+
+
+def test_a_session_that_is_not_opened_in_time_says_what_happened_last() -> None:
+    async def scenario() -> list[str]:
+        service, told = ScriptedService(), []
+        service.opens = False
+        for limit_ms in (1_000, int(sessions.OPEN_TIMEOUT_S * 1_000) + 500):
+            session = service.session()
+            with pytest.raises(TimedOut) as error:
+                await session.open(limit_ms)
+            told.append(str(error.value))
+            await session.close(0)
+        return told
+
+    at_once, later = virtual_time.run(scenario())
+    assert at_once == "no session within 1000 ms; last error: no answer from n1:1, n2:1"
+    assert later == "no session within 3500 ms; last error: n1:1 did not open a session within 3.0 s"
+
+
+def test_an_endpoint_that_opens_no_stream_in_time_is_left_for_the_next_one() -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        service.opens = False
+        session = service.session()
+        opening = asyncio.create_task(session.open(HOUR_MS))
+        await asyncio.sleep(sessions.OPEN_TIMEOUT_S - 0.1)
+        assert [each.endpoint for each in service.streams] == ["n1:1"]
+        service.opens = True
+        await opening
+        assert [each.endpoint for each in service.streams] == ["n1:1", "n2:1"]
+        assert session.node == "n2:1"
+        await session.close(0)
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(grpc.aio.EOF, "ended before it was opened"), ("done", "not opened")]
+)
+def test_what_is_no_opened_session_opens_none(answer: Any, text: str) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        service.first_answer = (
+            queue_pb2.SessionResponse(done=queue_pb2.Done()) if answer == "done" else answer
+        )
+        session = service.session()
+        with pytest.raises(TimedOut, match=text):
+            await session.open(1_000)
+        assert not session.is_up
+        await session.close(0)
+
+    virtual_time.run(scenario())
+
+
+# ---- pauses
+
+
+def test_the_pauses_between_failed_attempts_double_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that lasts, or decides a publish, ends the growth."""
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+
+    async def scenario() -> None:
+        service, loop = ScriptedService(), asyncio.get_running_loop()
+
+        async def pause_s() -> float:
+            began_s = loop.time()
+            service.stream.end()
+            await service.next_stream(session)
+            return round(loop.time() - began_s, 2)
+
+        async with _opened(service) as session:
+            assert [await pause_s() for _ in range(6)] == [0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+            await asyncio.sleep(sessions.LASTED_S)
+            assert [await pause_s() for _ in range(2)] == [0.02, 0.04]
+            outcome = await _publish(session)
+            service.stream.confirm(1, 1)
+            await outcome
+            assert [await pause_s() for _ in range(2)] == [0.02, 0.04]
+
+    virtual_time.run(scenario())
+
+
+def test_the_pauses_of_many_clients_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def lowest(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return low
+
+    monkeypatch.setattr(random, "uniform", lowest)
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service):
+            service.stream.end()
+            await asyncio.sleep(1)
+
+    virtual_time.run(scenario())
+    assert drawn == [(0.5, 1.5)]

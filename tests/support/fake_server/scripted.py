@@ -16,7 +16,8 @@ SILENCE_MS = 3_000
 class ScriptedStream:
     """One Session call (grpc.aio.StreamStreamCall). It is opened at once, and answers nothing else by itself."""
 
-    def __init__(self, channel: ScriptedChannel) -> None:
+    def __init__(self, service: ScriptedService, channel: ScriptedChannel) -> None:
+        self._service = service
         self.endpoint = channel.endpoint
         self.requests: list[Any] = []
         self._responses: asyncio.Queue[Any] = asyncio.Queue()
@@ -33,7 +34,11 @@ class ScriptedStream:
 
     async def write(self, request: Any) -> None:
         self.requests.append(request)
-        if request.HasField("open"):
+        if not request.HasField("open") or not self._service.opens:
+            return
+        if self._service.first_answer is not None:
+            self._responses.put_nowait(self._service.first_answer)
+        else:
             opened = queue_pb2.Opened(
                 node=self.endpoint,
                 window_bytes=1 << 20,
@@ -72,7 +77,7 @@ class ScriptedChannel:
         self.is_closed = True
 
     def _session(self) -> ScriptedStream:
-        stream = ScriptedStream(self)
+        stream = ScriptedStream(self._service, self)
         self._service.streams.append(stream)
         return stream
 
@@ -81,6 +86,10 @@ class ScriptedService:
     def __init__(self) -> None:
         self.streams: list[ScriptedStream] = []
         self.channels: list[ScriptedChannel] = []
+        self.opens = True
+        """whether it answers the requests that open sessions"""
+        self.first_answer: Any = None
+        """its answer to them, if it is not Opened"""
 
     def open_channel(self, endpoint: str) -> Any:
         channel = ScriptedChannel(self, endpoint)
