@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from quorum.client.errors import ConnectionLost, RefusedError, TimedOut
+from quorum.client.errors import ConnectionLost, RefusedError, TimedOut, UnreadableFile
 from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session as sessions
 from quorum.client.session.consumer import Consumer, ConsumerOptions
@@ -248,3 +248,57 @@ def test_the_pauses_of_many_clients_differ(monkeypatch: pytest.MonkeyPatch) -> N
 
     virtual_time.run(scenario())
     assert drawn == [(0.5, 1.5)]
+
+
+# ---- streams that end in other ways
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        grpc.aio.EOF,
+        asyncio.InvalidStateError("the call has ended"),
+        queue_pb2.SessionResponse(opened=queue_pb2.Opened(node="again")),
+    ],
+    ids=["by the service", "before a write", "opened twice"],
+)
+def test_a_stream_that_ends_in_any_way_is_replaced_and_publishes_are_sent_again(end: Any) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            outcome = await _publish(session)
+            service.stream.say(end)
+            again = await service.next_stream(session)
+            await asyncio.sleep(0.1)
+            assert [each.publish.first_sequence for each in again.requests if each.HasField("publish")] == [1]
+            again.confirm(1, 1)
+            assert await outcome == 1
+
+    virtual_time.run(scenario())
+
+
+def test_a_file_that_cannot_be_read_ends_the_opening_of_a_session() -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        service.unreadable = UnreadableFile("ca.pem cannot be read")
+        session = service.session()
+        with pytest.raises(UnreadableFile):
+            await session.open(HOUR_MS)
+        await session.close(0)
+
+    virtual_time.run(scenario())
+
+
+def test_a_session_waits_for_a_file_that_could_be_read_when_it_was_opened() -> None:
+    """A program that renews it may be about to write it."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            service.unreadable = UnreadableFile("ca.pem cannot be read")
+            service.stream.end()
+            await asyncio.sleep(60)
+            service.unreadable = None
+            await service.next_stream(session)
+
+    virtual_time.run(scenario())

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from quorum.client.errors import UnreadableFile
 from quorum.client.session.session import Session
 from quorum.v1 import queue_pb2
 
@@ -23,21 +24,25 @@ class ScriptedStream:
         self._responses: asyncio.Queue[Any] = asyncio.Queue()
 
     def answer(self, **response: Any) -> None:
-        self._responses.put_nowait(queue_pb2.SessionResponse(**response))
+        self.say(queue_pb2.SessionResponse(**response))
 
     def confirm(self, first: int, last: int) -> None:
         self.answer(confirms=queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=first, last=last)]))
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
         metadata = grpc.aio.Metadata()
-        self._responses.put_nowait(grpc.aio.AioRpcError(code, metadata, metadata, "ended by the test"))
+        self.say(grpc.aio.AioRpcError(code, metadata, metadata, "ended by the test"))
+
+    def say(self, response: Any) -> None:
+        """What the next `read` returns, or raises if it is an error."""
+        self._responses.put_nowait(response)
 
     async def write(self, request: Any) -> None:
         self.requests.append(request)
         if not request.HasField("open") or not self._service.opens:
             return
         if self._service.first_answer is not None:
-            self._responses.put_nowait(self._service.first_answer)
+            self.say(self._service.first_answer)
         else:
             opened = queue_pb2.Opened(
                 node=self.endpoint,
@@ -50,12 +55,12 @@ class ScriptedStream:
 
     async def read(self) -> Any:
         response = await self._responses.get()
-        if isinstance(response, grpc.aio.AioRpcError):
+        if isinstance(response, Exception):
             raise response
         return response
 
     async def done_writing(self) -> None:
-        self._responses.put_nowait(grpc.aio.EOF)
+        self.say(grpc.aio.EOF)
 
 
 class ScriptedChannel:
@@ -90,8 +95,12 @@ class ScriptedService:
         """whether it answers the requests that open sessions"""
         self.first_answer: Any = None
         """its answer to them, if it is not Opened"""
+        self.unreadable: UnreadableFile | None = None
+        """why no channel can be opened"""
 
     def open_channel(self, endpoint: str) -> Any:
+        if self.unreadable is not None:
+            raise self.unreadable
         channel = ScriptedChannel(self, endpoint)
         self.channels.append(channel)
         return channel
