@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 import pytest
 
-from quorum.client.errors import ConnectionLost, RefusedError, TimedOut, UnreadableFile
+from quorum.client.errors import ConnectionLost, RefusedError, TimedOut, TlsError, UnreadableFile
 from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session as sessions
 from quorum.client.session.consumer import Consumer, ConsumerOptions
 from quorum.client.session.session import Session
 from quorum.v1 import queue_pb2
 from support import virtual_time
-from support.fake_server.scripted import SILENCE_MS, ScriptedService
+from support.fake_server.scripted import SILENCE_MS, ScriptedService, ended
 
 HOUR_MS = 3_600_000
 REFUSED = grpc.StatusCode.INVALID_ARGUMENT
@@ -102,6 +102,34 @@ def test_refusals_of_streams_that_were_healthy_do_not_add_up(lasts_s: float, giv
                 service.stream.end(REFUSED)
                 await asyncio.sleep(1)
             assert session.is_up is not gives_up
+
+    virtual_time.run(scenario())
+
+
+def test_a_session_that_was_never_open_is_refused_once() -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        service.refusals = dict.fromkeys(("n1:1", "n2:1"), ended(REFUSED))
+        session = service.session()
+        with pytest.raises(RefusedError):
+            await session.open(HOUR_MS)
+        assert len(service.streams) == 1
+        await session.close(0)
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize("reason", sessions.CURED_BY_EPOCH)
+def test_what_another_epoch_resolves_is_no_refusal(reason: str) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            for _ in range(2 * sessions.REFUSALS_BEFORE_GIVING_UP):
+                service.stream.end(grpc.StatusCode.FAILED_PRECONDITION, reason)
+                await service.next_stream(session)
+            opened = [each.requests[0].open for each in service.streams]
+            assert [each.epoch for each in opened] == list(range(1, len(opened) + 1))
+            assert len({each.producer_id for each in opened}) == 1
 
     virtual_time.run(scenario())
 
@@ -268,7 +296,9 @@ def test_a_stream_that_ends_in_any_way_is_replaced_and_publishes_are_sent_again(
         async with _opened(service) as session:
             outcome = await _publish(session)
             service.stream.say(end)
+            began_s = asyncio.get_running_loop().time()
             again = await service.next_stream(session)
+            assert asyncio.get_running_loop().time() - began_s < 1, "and not for its silence"
             await asyncio.sleep(0.1)
             assert [each.publish.first_sequence for each in again.requests if each.HasField("publish")] == [1]
             again.confirm(1, 1)
@@ -300,5 +330,96 @@ def test_a_session_waits_for_a_file_that_could_be_read_when_it_was_opened() -> N
             await asyncio.sleep(60)
             service.unreadable = None
             await service.next_stream(session)
+
+    virtual_time.run(scenario())
+
+
+# ---- what is wrong about TLS
+
+
+NO_PROBLEM = ("", False)
+NO_CONNECTION = ended()
+CERTAIN, LIKELY = ("no TLS there", True), ("perhaps no certificate", False)
+
+
+async def _opening(
+    problems: dict[str, tuple[str, bool]],
+    error: grpc.aio.AioRpcError = NO_CONNECTION,
+    refused: Sequence[str] = ("n1:1", "n2:1"),
+) -> Session:
+    """A session with a service that has these problems at its endpoints, and ends streams at those that are refused. It
+    is opened, or not, within ten seconds."""
+
+    async def found(endpoint: str) -> tuple[str, bool]:
+        return problems[endpoint]
+
+    service = ScriptedService()
+    service.refusals = dict.fromkeys(refused, error)
+    session = service.session(found)
+    try:
+        await session.open(10_000)
+    finally:
+        await session.close(0)
+    return session
+
+
+def test_a_problem_of_tls_at_every_endpoint_ends_the_opening_of_a_session() -> None:
+    with pytest.raises(TlsError) as error:
+        virtual_time.run(_opening({"n1:1": CERTAIN, "n2:1": CERTAIN}))
+    assert str(error.value) == "no TLS there"
+
+
+@pytest.mark.parametrize("problem", [CERTAIN, LIKELY])
+def test_an_endpoint_with_a_problem_of_tls_is_passed_over(problem: tuple[str, bool]) -> None:
+    session = virtual_time.run(_opening({"n1:1": problem, "n2:1": NO_PROBLEM}, refused=["n1:1"]))
+    assert session.node == "n2:1"
+
+
+@pytest.mark.parametrize(
+    ("problems", "told"),
+    [
+        ({"n1:1": CERTAIN, "n2:1": LIKELY}, ": no TLS there"),
+        ({"n1:1": LIKELY, "n2:1": LIKELY}, ": ended by the test; perhaps no certificate"),
+        ({"n1:1": NO_PROBLEM, "n2:1": NO_PROBLEM}, ": ended by the test"),
+    ],
+)
+def test_a_session_that_is_not_opened_in_time_names_a_problem_of_tls(
+    problems: dict[str, tuple[str, bool]], told: str
+) -> None:
+    """A certain one before all others."""
+    with pytest.raises(TimedOut) as error:
+        virtual_time.run(_opening(problems))
+    assert str(error.value).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("UNAVAILABLE", "NO_LEADER"), ("RESOURCE_EXHAUSTED", ""), ("DEADLINE_EXCEEDED", "")],
+)
+def test_no_problem_of_tls_is_looked_for_if_the_service_has_answered_or_was_too_slow(
+    code: str, reason: str
+) -> None:
+    with pytest.raises((RefusedError, TimedOut)) as error:
+        virtual_time.run(_opening({"n1:1": CERTAIN, "n2:1": CERTAIN}, ended(grpc.StatusCode[code], reason)))
+    assert "TLS" not in str(error.value)
+
+
+def test_a_problem_of_tls_that_has_been_solved_is_forgotten() -> None:
+    """Of two endpoints, one is repaired before the problem of the other one is found."""
+    problems = {"n1:1": [CERTAIN, NO_PROBLEM, NO_PROBLEM], "n2:1": [NO_PROBLEM, CERTAIN, CERTAIN]}
+
+    async def scenario() -> None:
+        async def found(endpoint: str) -> tuple[str, bool]:
+            return problems[endpoint].pop(0)
+
+        service = ScriptedService()
+        service.refusals = dict.fromkeys(problems, NO_CONNECTION)
+        session = service.session(found)
+        opening = asyncio.create_task(session.open(HOUR_MS))
+        while problems["n1:1"]:
+            await asyncio.sleep(0.001)
+        service.refusals.clear()
+        await opening
+        await session.close(0)
 
     virtual_time.run(scenario())

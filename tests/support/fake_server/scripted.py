@@ -7,11 +7,21 @@ from typing import Any
 
 import grpc
 
-from quorum.client.errors import UnreadableFile
-from quorum.client.session.session import Session
+from quorum.client.errors import DETAILS_KEY, UnreadableFile
+from quorum.client.session.session import FindTlsProblem, Session
 from quorum.v1 import queue_pb2
+from support.fake_server.cluster import Refusal
 
 SILENCE_MS = 3_000
+
+
+def ended(code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, reason: str = "") -> grpc.aio.AioRpcError:
+    """How a call ends; with a reason: as the service ends it."""
+    details = grpc.aio.Metadata()
+    if reason:
+        status = Refusal(code.value[0], reason, "ended by the service").status
+        details.add(DETAILS_KEY, status.SerializeToString())
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), details, "ended by the test")
 
 
 class ScriptedStream:
@@ -29,9 +39,8 @@ class ScriptedStream:
     def confirm(self, first: int, last: int) -> None:
         self.answer(confirms=queue_pb2.Confirms(confirmed=[queue_pb2.Range(first=first, last=last)]))
 
-    def end(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE) -> None:
-        metadata = grpc.aio.Metadata()
-        self.say(grpc.aio.AioRpcError(code, metadata, metadata, "ended by the test"))
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE, reason: str = "") -> None:
+        self.say(ended(code, reason))
 
     def say(self, response: Any) -> None:
         """What the next `read` returns, or raises if it is an error."""
@@ -41,7 +50,9 @@ class ScriptedStream:
         self.requests.append(request)
         if not request.HasField("open") or not self._service.opens:
             return
-        if self._service.first_answer is not None:
+        if self.endpoint in self._service.refusals:
+            self.say(self._service.refusals[self.endpoint])
+        elif self._service.first_answer is not None:
             self.say(self._service.first_answer)
         else:
             opened = queue_pb2.Opened(
@@ -95,6 +106,8 @@ class ScriptedService:
         """whether it answers the requests that open sessions"""
         self.first_answer: Any = None
         """its answer to them, if it is not Opened"""
+        self.refusals: dict[str, grpc.aio.AioRpcError] = {}
+        """how it ends the streams at these endpoints, in place of an answer"""
         self.unreadable: UnreadableFile | None = None
         """why no channel can be opened"""
 
@@ -105,9 +118,15 @@ class ScriptedService:
         self.channels.append(channel)
         return channel
 
-    def session(self) -> Session:
+    def session(self, find_tls_problem: FindTlsProblem | None = None) -> Session:
         """A session with this service, at two endpoints in turn. It is not open yet."""
-        return Session(("n1:1", "n2:1"), SILENCE_MS, lambda: SILENCE_MS, self.open_channel)
+        return Session(
+            ("n1:1", "n2:1"),
+            SILENCE_MS,
+            lambda: SILENCE_MS,
+            self.open_channel,
+            find_tls_problem=find_tls_problem,
+        )
 
     @property
     def stream(self) -> ScriptedStream:
