@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fifo.commands import Address, Origin, Wake
-from fifo.effects import Deliver, Done, Effect, Notify, Ok, Refused
+from fifo.commands import Address, Origin, Purge, Wake
+from fifo.effects import Deliver, Done, Effect, Notify, Ok, QueueExpired, Refused
 from quorum.node import events as ev
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.sessions.session_table import (
@@ -18,6 +18,7 @@ from quorum.node.sessions.session_table import (
     SessionTable,
     _has_room,
 )
+from quorum.node.wire.operations import encode
 from support.counted_lines import count_lines
 
 P = bytes(15) + b"\x01"
@@ -30,6 +31,8 @@ class Routes:
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     """(group, number of operations) of each frame"""
+    operations: list[bytes] = field(default_factory=list)
+    """those of the last frame"""
     leader: str | None = "n2"
 
     def link(self, group: int) -> str | None:
@@ -37,6 +40,7 @@ class Routes:
 
     def send(self, group: int, operations: Sequence[bytes]) -> None:
         self.sent.append((group, len(operations)))
+        self.operations = list(operations)
 
     def times(self) -> dict[int, int]:
         return {}
@@ -91,10 +95,10 @@ def test_only_sessions_with_operations_under_way_are_looked_at_for_resending() -
     assert len(routes.sent) == 1, "it was just sent again"
 
 
-def submit(table: SessionTable, count: int) -> None:
-    """So many operations of session 1, for group 7."""
+def submit(table: SessionTable, count: int, session: int = 1) -> None:
+    """So many operations of a session, for group 7."""
     for _ in range(count):
-        table.submit(ev.Submit(1, 7, Wake(), object()), 0)
+        table.submit(ev.Submit(session, 7, Wake(), object()), 0)
     table.send_submitted(0)
 
 
@@ -161,6 +165,54 @@ def test_operations_are_sent_again_at_once_after_one_was_lost_but_not_for_each_r
     assert ended(table) == []
 
 
+def test_a_repeat_sends_nothing_again() -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 2)
+    table.reply(7, Origin(P, 1, 0), Ok(), 0)
+    table.reply(7, Origin(P, 1, 0), Done(), RESEND_GAP_MS + 1)
+    assert routes.sent == [(7, 3)]
+
+
+def test_a_withdrawn_operation_does_nothing_if_it_is_sent_again() -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    for token in ("kept", "withdrawn"):
+        table.submit(ev.Submit(1, 7, Purge(5, 1), token), 0)
+    table.send_submitted(0)
+    before = routes.operations
+    table.withdraw(ev.Withdraw(1, 7, "withdrawn"), 0)
+    table.resend(7, 0)
+    assert routes.operations == [*before[:2], encode(Wake(), Origin(P, 1, 2))]
+
+
+def test_a_withdrawal_from_a_group_that_a_session_never_used_is_nothing() -> None:
+    """The operation came after the end of the session."""
+    table = table_with_sessions(Routes(), 1)
+    submit(table, 1)
+    table.close(ev.EndSession(1), 0)
+    table.submit(ev.Submit(1, 8, Wake(), "late"), 0)
+    table.withdraw(ev.Withdraw(1, 8, "late"), 0)
+    assert list(table.by_number[1].conversations) == [7]
+
+
+def test_a_session_sends_although_one_with_the_same_epoch_had_something_to_send_when_it_ended() -> None:
+    """The group had no leader here when it refused the one before."""
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    routes.leader = None
+    table.resend(7, 0)
+    table.reply(7, Origin(P, 1, 0), Refused("expired", ""), 0)
+    assert ended(table) == [(1, "expired")]
+    assert not table.by_number
+    table.open(ev.OpenSession(2, P, 1), 0)
+    submit(table, 1, session=2)
+    routes.leader = "n2"
+    table.resend(7, 0)
+    assert routes.sent == [(7, 2), (7, 2)]
+
+
 def test_operations_go_to_a_new_leader_only_from_the_first_unanswered_one_on() -> None:
     routes = Routes()
     table = table_with_sessions(routes, 2)
@@ -196,6 +248,7 @@ def test_an_effect_is_for_the_session_with_its_whole_address_while_that_is_open(
     for address in (own, Address(2, 1, 1), Address(1, 2, 1), Address(1, 1, 3)):
         for effect in effects(address):
             table.effect(7, effect)
+    table.effect(7, QueueExpired(5))
     deliver, notify = effects(own)
     assert table._outputs.take() == [ev.Delivered(1, 7, deliver), ev.Notified(1, notify)]
     submit(table, 1)
