@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fifo.commands import Address, Origin, Purge, Wake
+from fifo.commands import Address, CloseSession, Origin, Purge, Wake
 from fifo.effects import Deliver, Done, Effect, Notify, Ok, QueueExpired, Refused
 from quorum.node import events as ev
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
@@ -340,6 +340,36 @@ def test_a_session_that_is_over_everywhere_is_forgotten_with_its_epoch() -> None
     assert not table.by_number
     table.open(ev.OpenSession(3, P, 1), 0)
     assert ended(table) == []
+
+
+def test_an_answer_is_told_once_to_the_session_that_waits_for_it() -> None:
+    """Nobody waits for the answer to a registration."""
+    table = table_with_sessions(Routes(), 1)
+    table.submit(ev.Submit(1, 7, Wake(), "token"), 0)
+    table.send_submitted(0)
+    for n, reply in ((0, Ok()), (1, Ok(5)), (1, Done())):
+        table.reply(7, Origin(P, 1, n), reply, 0)
+    assert table._outputs.take() == [ev.Answered(1, "token", Ok(5))]
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_group_hears_whether_a_session_ended_cleanly(is_clean: bool) -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    table.close(ev.EndSession(1, is_clean), 0)
+    table.send_submitted(0)
+    assert routes.operations == [encode(CloseSession(is_clean), Origin(P, 1, 2))]
+
+
+def test_a_session_that_the_service_ends_is_not_clean() -> None:
+    """Its producer will repeat what was not answered."""
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    table.answers_missed(7)
+    table.resend(7, 0)
+    assert routes.operations[-1] == encode(CloseSession(is_clean=False), Origin(P, 1, 2))
 
 
 def test_operations_are_not_overdue_while_the_group_answers() -> None:

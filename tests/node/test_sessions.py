@@ -27,7 +27,6 @@ from fifo.commands import (
 from fifo.effects import Done, Ok, Refused
 from quorum.node.sessions.conversation import Conversation, Session
 from quorum.node.wire.operations import Command, command_parts, encode
-from support.counted_lines import count_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = Address(1, 2, 3)
@@ -246,13 +245,6 @@ def test_an_operation_stays_withdrawn_after_others_were_answered() -> None:
     for n in (0, 1):
         assert talk.answer(n, Ok())[0]
     assert sent_again(talk) == [encode(Wake(), Origin(b"p" * 16, 1, 2))]
-
-
-def test_a_withdrawal_costs_the_same_however_many_operations_are_under_way() -> None:
-    talk = conversation()
-    for number in range(1_000):
-        talk.number(Purge(7, 1), number)
-    assert count_lines(lambda: [talk.withdraw(number) for number in range(1_000)]) < 10 * 1_000
 
 
 def test_late_withdrawals_are_dropped_also_while_operations_are_always_under_way() -> None:
