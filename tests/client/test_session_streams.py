@@ -10,10 +10,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import code_pb2, status_pb2
 
 from quorum.client.errors import ConnectionLost, RefusedError, TimedOut, TlsError, UnreadableFile
 from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session as sessions
+from quorum.client.session.attachments import ATTACH_PAUSE_S
 from quorum.client.session.consumer import Consumer, ConsumerOptions
 from quorum.client.session.session import Session
 from quorum.v1 import queue_pb2
@@ -53,6 +55,19 @@ async def _silence_s(service: ScriptedService, session: Session) -> float:
     await service.next_stream(session)
     assert isinstance(answer.exception(), ConnectionLost)
     return round(loop.time() - began_s)
+
+
+def _attaches(service: ScriptedService) -> list[Any]:
+    return [each.attach for each in service.stream.requests if each.HasField("attach")]
+
+
+async def _answer_attach(service: ScriptedService) -> None:
+    """The consumer with the tag 'tag' is attached, as the first one of its stream."""
+    await asyncio.sleep(0.1)
+    [attach] = _attaches(service)
+    service.stream.answer(
+        attached=queue_pb2.Attached(request_id=attach.request_id, consumer_tag="tag", attach=1)
+    )
 
 
 def test_a_session_closes_the_channel_of_every_stream() -> None:
@@ -163,15 +178,49 @@ def test_a_session_is_as_impatient_as_at_first_after_an_attach_if_all_publishes_
                 await _publish(session)
             consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
             attaching = asyncio.create_task(session.attachments.attach(consumer))
-            await asyncio.sleep(0.1)
-            [attach] = [each.attach for each in service.stream.requests if each.HasField("attach")]
-            service.stream.answer(
-                attached=queue_pb2.Attached(request_id=attach.request_id, consumer_tag="tag", attach=1)
-            )
+            await _answer_attach(service)
             await attaching
             service.stream.end()
             await service.next_stream(session)
             assert await _silence_s(service, session) == expected_s
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(("attach", "is_active"), [(1, True), (2, False)])
+def test_a_consumer_is_active_by_its_present_attachment_alone(attach: int, is_active: bool) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(session.attachments.attach(consumer))
+            await _answer_attach(service)
+            await attaching
+            changed = queue_pb2.ActiveChanged(consumer_tag="tag", attach=attach, active=True)
+            service.stream.answer(active_changed=changed)
+            await asyncio.sleep(0.1)
+            assert consumer.is_active is is_active
+
+    virtual_time.run(scenario())
+
+
+def test_an_attach_that_cannot_be_served_now_is_repeated_after_a_pause() -> None:
+    async def scenario() -> None:
+        service, loop = ScriptedService(), asyncio.get_running_loop()
+        async with _opened(service) as session:
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(session.attachments.attach(consumer))
+            times_s = []
+            for number in range(3):
+                while len(attaches := _attaches(service)) <= number:
+                    await asyncio.sleep(0.001)
+                times_s.append(round(loop.time(), 1))
+                status = status_pb2.Status(code=code_pb2.UNAVAILABLE)
+                service.stream.answer(
+                    failed=queue_pb2.Failed(request_id=attaches[-1].request_id, status=status)
+                )
+            assert times_s == [0, ATTACH_PAUSE_S, 2 * ATTACH_PAUSE_S]
+            attaching.cancel()
 
     virtual_time.run(scenario())
 
