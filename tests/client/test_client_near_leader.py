@@ -66,17 +66,23 @@ async def test_a_session_moves_once(world: World) -> None:
         assert client.node == "n1"
 
 
-@on_cluster()
-async def test_a_session_that_was_used_for_an_exchange_first_stays(world: World) -> None:
+def test_a_session_that_was_used_for_an_exchange_first_stays() -> None:
     """Its queues may have any leaders."""
-    world.cluster.leaders["q"] = world.nodes[1]
-    async with quorum.connect(world.url) as client:
-        await client.declare_exchange("orders", "direct")
-        await client.bind("orders", "q", routing_key="k")
-        await client.publish_to("orders", "k", b"one")
-        await client.publish("q", b"two")
-        assert client.node == "n1"
-    assert world.cluster.queues["q"].arrived == [b"one", b"two"]
+    asked: list[str] = []
+
+    async def find_leader(queue: str) -> tuple[str, str]:
+        asked.append(queue)
+        return "n2", "n2:1"
+
+    async def scenario() -> None:
+        place = placement.Placement(StreamState(lambda: 1_000), ("n1:1", "n2:1"), find_leader)
+        place.use_exchange()
+        assert place.is_settled
+        await place.settled_for("q")
+        await asyncio.sleep(1)
+        assert (place.endpoint, asked) == ("n1:1", [])
+
+    virtual_time.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2, status_pb2
 
-from quorum.client.errors import ConnectionLost, RefusedError, TimedOut, TlsError, UnreadableFile
+from quorum.client.errors import ClosedError, ConnectionLost, RefusedError, TimedOut, TlsError, UnreadableFile
 from quorum.client.messages.batch import PreparedBatch
 from quorum.client.session import session as sessions
 from quorum.client.session.attachments import ATTACH_PAUSE_S
@@ -221,6 +222,73 @@ def test_an_attach_that_cannot_be_served_now_is_repeated_after_a_pause() -> None
                 )
             assert times_s == [0, ATTACH_PAUSE_S, 2 * ATTACH_PAUSE_S]
             attaching.cancel()
+
+    virtual_time.run(scenario())
+
+
+def test_a_consumer_that_was_cancelled_while_it_was_being_attached_is_owed_nothing() -> None:
+    """So the service is not silent."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(session.attachments.attach(consumer))
+            await asyncio.sleep(0.1)
+            session.attachments.cancel_soon(consumer)
+            await asyncio.sleep(0.1)
+            [cancel] = [each.cancel for each in service.stream.requests if each.HasField("cancel")]
+            for request_id in (_attaches(service)[0].request_id, cancel.request_id):
+                service.stream.answer(done=queue_pb2.Done(request_ids=[request_id]))
+            with pytest.raises(ClosedError):
+                await attaching
+            assert session.attachments.tasks == []
+            await asyncio.sleep(60)
+            assert len(service.streams) == 1
+
+    virtual_time.run(scenario())
+
+
+def test_a_cancel_that_nobody_waits_for_reports_no_lost_stream() -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+        service = ScriptedService()
+        async with _opened(service) as session:
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(session.attachments.attach(consumer))
+            await _answer_attach(service)
+            await attaching
+            session.attachments.cancel_soon(consumer)
+            service.stream.end()
+            await service.next_stream(session)
+        gc.collect()
+
+    virtual_time.run(scenario())
+    assert reported == []
+
+
+@pytest.mark.parametrize("is_settled", [False, True])
+def test_only_a_get_whose_messages_cannot_be_lost_is_repeated_on_another_stream(is_settled: bool) -> None:
+    """Messages that are settled when they are sent may be lost with their stream."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            getting = asyncio.create_task(session.gets.get("q", 1, is_settled))
+            await asyncio.sleep(0.1)
+            service.stream.end()
+            again = await service.next_stream(session)
+            await asyncio.sleep(0.1)
+            requests = [each.get for each in again.requests if each.HasField("get")]
+            if is_settled:
+                assert requests == []
+                with pytest.raises(ConnectionLost):
+                    await getting
+            else:
+                again.answer(done=queue_pb2.Done(request_ids=[requests[0].request_id]))
+                assert await getting == []
 
     virtual_time.run(scenario())
 

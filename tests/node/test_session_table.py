@@ -10,6 +10,7 @@ import pytest
 from fifo.commands import Address, CloseSession, Origin, Purge, Wake
 from fifo.effects import Deliver, Done, Effect, Notify, Ok, QueueExpired, Refused
 from quorum.node import events as ev
+from quorum.node.sessions import session_table
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.sessions.session_table import (
     LINK_BYTES,
@@ -396,3 +397,15 @@ def test_operations_are_not_overdue_while_the_group_answers() -> None:
 def test_the_room_on_the_way_to_a_leader(total: int, own: int, size: int, has_room: bool) -> None:
     """A group may have as many bytes under way as it leaves free."""
     assert _has_room(total, own, size) is has_room
+
+
+@pytest.mark.parametrize(("leader", "sent"), [("", 3), ("n2", 1)])
+def test_only_another_leader_takes_operations_piece_by_piece(
+    leader: str, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica of this node takes everything at once."""
+    monkeypatch.setattr(session_table, "LINK_BYTES", 0)
+    routes = Routes(leader=leader)
+    table = table_with_sessions(routes, 1)
+    submit(table, 2)
+    assert routes.sent == [(7, sent)]
