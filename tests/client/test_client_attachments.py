@@ -122,6 +122,10 @@ async def test_after_a_consumer_timeout_the_caller_goes_on_by_asking_for_more(wo
             again = await take(consumer, 3)
             assert [message.sequence for message in again] == [1, 2, 3]
             await consumer.settle(again, wait=True)
+            waiting = asyncio.create_task(consumer.next_delivery())
+            await client.publish("q", b"4")
+            await waiting
+            assert world.nodes[0].requests.count("attach") == 2, "once for the timeout"
     assert settled(world) == [1, 2, 3]
 
 
