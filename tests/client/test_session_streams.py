@@ -84,6 +84,21 @@ def test_a_session_closes_the_channel_of_every_stream() -> None:
     virtual_time.run(scenario())
 
 
+def test_a_session_that_is_closed_while_its_stream_ends_closes_the_channel() -> None:
+    """Also if the end takes longer than the session waits for it, as on a busy machine."""
+
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            service.stream.breaks = True
+            session._stream.outbox.send(rollback=queue_pb2.Rollback(tx=1))
+            await asyncio.sleep(0.1)
+        assert len(service.channels) == 1
+        assert service.channels[0].is_closed
+
+    virtual_time.run(scenario())
+
+
 def test_refusals_add_up_until_the_service_has_decided_a_publish() -> None:
     """What a stream resends is not refused then."""
 

@@ -31,6 +31,8 @@ class ScriptedStream:
         self._service = service
         self.endpoint = channel.endpoint
         self.requests: list[Any] = []
+        self.breaks = False
+        """its next write fails, and its read takes long to be cancelled"""
         self._responses: asyncio.Queue[Any] = asyncio.Queue()
 
     def answer(self, **response: Any) -> None:
@@ -47,6 +49,8 @@ class ScriptedStream:
         self._responses.put_nowait(response)
 
     async def write(self, request: Any) -> None:
+        if self.breaks:
+            raise asyncio.InvalidStateError("the call has ended")
         self.requests.append(request)
         if not request.HasField("open") or not self._service.opens:
             return
@@ -65,7 +69,12 @@ class ScriptedStream:
             self.answer(opened=opened)
 
     async def read(self) -> Any:
-        response = await self._responses.get()
+        try:
+            response = await self._responses.get()
+        except asyncio.CancelledError:
+            if self.breaks:
+                await asyncio.sleep(60)
+            raise
         if isinstance(response, Exception):
             raise response
         return response
