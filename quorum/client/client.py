@@ -170,10 +170,12 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         require_timeout("timeout_ms", timeout_ms, may_be_over=True)
         self._is_closed = True
         session, self._session = self._session, None
-        if session is not None:
-            await session.close(timeout_ms)
-        for channel in self._channels.take_all():
-            await channel.close()
+        try:
+            if session is not None:
+                await session.close(timeout_ms)
+        finally:  # also if the caller stops waiting
+            for channel in self._channels.take_all():
+                await channel.close()
 
     def __await__(self) -> Any:
         return self.open().__await__()

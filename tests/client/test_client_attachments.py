@@ -67,6 +67,20 @@ async def test_a_deleted_queue_ends_its_consumers_with_the_reason(world: World) 
 
 
 @on_cluster()
+async def test_the_tag_of_a_consumer_that_was_ended_or_refused_is_free(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        consumer = await client.consume("q", consumer_tag="same")
+        await client.delete("q")
+        with pytest.raises(NotFound):
+            await consumer.next_delivery()
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await client.consume("q", consumer_tag="same")
+        world.cluster.declare("q")
+        await client.consume("q", consumer_tag="same")
+
+
+@on_cluster()
 async def test_a_consumer_ended_for_a_passing_reason_is_attached_again(world: World) -> None:
     async with quorum.connect(world.url) as client:
         await filled(client, 3)
@@ -108,6 +122,10 @@ async def test_after_a_consumer_timeout_the_caller_goes_on_by_asking_for_more(wo
             again = await take(consumer, 3)
             assert [message.sequence for message in again] == [1, 2, 3]
             await consumer.settle(again, wait=True)
+            waiting = asyncio.create_task(consumer.next_delivery())
+            await client.publish("q", b"4")
+            await waiting
+            assert world.nodes[0].requests.count("attach") == 2, "once for the timeout"
     assert settled(world) == [1, 2, 3]
 
 
@@ -368,19 +386,6 @@ async def test_a_client_whose_close_is_cancelled_is_closed_all_the_same(world: W
 
 
 @on_cluster()
-async def test_a_stream_that_breaks_while_its_client_closes_is_no_error(world: World) -> None:
-    client = await quorum.connect(world.url)
-    session = client._live()
-
-    def breaks() -> bool:
-        session._call = None
-        return True
-
-    session._is_flushed = breaks  # type: ignore[method-assign]
-    await client.close(timeout_ms=0)
-
-
-@on_cluster()
 async def test_a_stream_that_breaks_while_it_is_half_closed_is_no_error(world: World) -> None:
     client = await quorum.connect(world.url)
     session = client._live()
@@ -423,3 +428,40 @@ async def test_a_consumer_that_could_not_begin_says_so_each_time(world: World) -
         for _ in range(2):
             with pytest.raises(ClosedError):
                 await late.next_delivery()
+
+
+@on_cluster()
+async def test_a_task_that_is_cancelled_while_there_is_no_stream_ends_its_consumer(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        has_begun = asyncio.Event()
+
+        async def works() -> None:
+            async with client.consume("q", consumer_tag="c"):
+                has_begun.set()
+                await asyncio.Event().wait()
+
+        working = asyncio.create_task(works())
+        await has_begun.wait()
+        for node in world.nodes:
+            await node.stop()
+        await eventually(lambda: not client._live().is_up, "the stream is lost")
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        await world.nodes[1].start()
+        async with client.consume("q", consumer_tag="c"):
+            assert len(world.cluster.queues["q"].consumers) == 1
+
+
+@on_cluster()
+async def test_a_drain_waits_until_the_service_has_answered(world: World) -> None:
+    async with quorum.connect(world.url, timeout_ms=LIMIT_MS) as client:
+        consumer = await client.consume("q")
+        world.nodes[0].muted = True
+        draining = asyncio.create_task(consumer.drain())
+        await eventually(lambda: "credit" in world.nodes[0].requests, "requested")
+        assert not draining.done()
+        world.pass_limit()
+        with pytest.raises(TimedOut, match="draining"):
+            await draining
+        world.nodes[0].muted = False

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from unittest.mock import patch
 
+import grpc
 import pytest
 from google.rpc import code_pb2, status_pb2
 
@@ -63,6 +64,24 @@ async def test_a_client_that_is_closed_while_it_opens_leaves_no_session(world: W
     with pytest.raises(ClosedError):
         await opening
     assert not [task for task in asyncio.all_tasks() - before if task.get_name() == "quorum-session"]
+
+
+@on_cluster()
+async def test_a_client_whose_close_is_cancelled_closes_all_its_channels(world: World) -> None:
+    client = await quorum.connect(world.url)
+    await client.declare("new")
+    channel = client._channel(0)
+    world.cluster.holds_confirms = True
+    publishing = asyncio.create_task(client.publish("q", b"never confirmed"))
+    await eventually(lambda: "publish" in world.nodes[0].requests, "sent")
+    closing = asyncio.create_task(client.close(timeout_ms=UNENDING_MS))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(ClosedError):
+        await publishing
+    assert channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 
 
 @on_cluster()

@@ -8,7 +8,10 @@ import pytest
 from google.rpc import code_pb2
 
 import quorum
+from quorum.client.errors import UnavailableError
 from quorum.client.session import placement
+from quorum.client.session.stream_state import StreamState
+from support import virtual_time
 from support.fake_server.cluster import Refusal
 from support.fake_server.harness import EVENTUALLY_S, World, eventually, on_cluster
 
@@ -61,6 +64,49 @@ async def test_a_session_moves_once(world: World) -> None:
         await client.publish("q", b"one")
         await client.publish("other", b"two")
         assert client.node == "n1"
+
+
+def test_a_session_that_was_used_for_an_exchange_first_stays() -> None:
+    """Its queues may have any leaders."""
+    asked: list[str] = []
+
+    async def find_leader(queue: str) -> tuple[str, str]:
+        asked.append(queue)
+        return "n2", "n2:1"
+
+    async def scenario() -> None:
+        place = placement.Placement(StreamState(lambda: 1_000), ("n1:1", "n2:1"), find_leader)
+        place.use_exchange()
+        assert place.is_settled
+        await place.settled_for("q")
+        await asyncio.sleep(1)
+        assert (place.endpoint, asked) == ("n1:1", [])
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "problem", [UnavailableError("no leader"), None], ids=["an error", "no answer in time"]
+)
+def test_a_session_stays_if_the_leader_cannot_be_found_out(
+    problem: UnavailableError | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "FIND_LEADER_S", 0.5)
+
+    async def find_leader(queue: str) -> tuple[str, str]:
+        if problem is not None:
+            raise problem
+        return await asyncio.Event().wait(), ""  # type: ignore[return-value]
+
+    async def scenario() -> None:
+        place = placement.Placement(StreamState(lambda: 1_000), ("n1:1", "n2:1"), find_leader)
+        await place.settled_for("q")
+        assert place.endpoint == "n1:1"
+        assert asyncio.get_running_loop().time() == (0.5 if problem is None else 0)
+        assert place._moving is not None
+        await place._moving
+
+    virtual_time.run(scenario())
 
 
 @on_cluster()

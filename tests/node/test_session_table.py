@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fifo.commands import Address, Origin, Wake
-from fifo.effects import Deliver, Done, Effect, Notify, Ok, Refused
+from fifo.commands import Address, CloseSession, Origin, Purge, Wake
+from fifo.effects import Deliver, Done, Effect, Notify, Ok, QueueExpired, Refused
 from quorum.node import events as ev
+from quorum.node.sessions import session_table
 from quorum.node.sessions.conversation import RESEND_AFTER_MS
 from quorum.node.sessions.session_table import (
     LINK_BYTES,
@@ -18,6 +19,7 @@ from quorum.node.sessions.session_table import (
     SessionTable,
     _has_room,
 )
+from quorum.node.wire.operations import encode
 from support.counted_lines import count_lines
 
 P = bytes(15) + b"\x01"
@@ -30,6 +32,8 @@ class Routes:
 
     sent: list[tuple[int, int]] = field(default_factory=list)
     """(group, number of operations) of each frame"""
+    operations: list[bytes] = field(default_factory=list)
+    """those of the last frame"""
     leader: str | None = "n2"
 
     def link(self, group: int) -> str | None:
@@ -37,6 +41,7 @@ class Routes:
 
     def send(self, group: int, operations: Sequence[bytes]) -> None:
         self.sent.append((group, len(operations)))
+        self.operations = list(operations)
 
     def times(self) -> dict[int, int]:
         return {}
@@ -91,10 +96,10 @@ def test_only_sessions_with_operations_under_way_are_looked_at_for_resending() -
     assert len(routes.sent) == 1, "it was just sent again"
 
 
-def submit(table: SessionTable, count: int) -> None:
-    """So many operations of session 1, for group 7."""
+def submit(table: SessionTable, count: int, session: int = 1) -> None:
+    """So many operations of a session, for group 7."""
     for _ in range(count):
-        table.submit(ev.Submit(1, 7, Wake(), object()), 0)
+        table.submit(ev.Submit(session, 7, Wake(), object()), 0)
     table.send_submitted(0)
 
 
@@ -161,6 +166,54 @@ def test_operations_are_sent_again_at_once_after_one_was_lost_but_not_for_each_r
     assert ended(table) == []
 
 
+def test_a_repeat_sends_nothing_again() -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 2)
+    table.reply(7, Origin(P, 1, 0), Ok(), 0)
+    table.reply(7, Origin(P, 1, 0), Done(), RESEND_GAP_MS + 1)
+    assert routes.sent == [(7, 3)]
+
+
+def test_a_withdrawn_operation_does_nothing_if_it_is_sent_again() -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    for token in ("kept", "withdrawn"):
+        table.submit(ev.Submit(1, 7, Purge(5, 1), token), 0)
+    table.send_submitted(0)
+    before = routes.operations
+    table.withdraw(ev.Withdraw(1, 7, "withdrawn"), 0)
+    table.resend(7, 0)
+    assert routes.operations == [*before[:2], encode(Wake(), Origin(P, 1, 2))]
+
+
+def test_a_withdrawal_from_a_group_that_a_session_never_used_is_nothing() -> None:
+    """The operation came after the end of the session."""
+    table = table_with_sessions(Routes(), 1)
+    submit(table, 1)
+    table.close(ev.EndSession(1), 0)
+    table.submit(ev.Submit(1, 8, Wake(), "late"), 0)
+    table.withdraw(ev.Withdraw(1, 8, "late"), 0)
+    assert list(table.by_number[1].conversations) == [7]
+
+
+def test_a_session_sends_although_one_with_the_same_epoch_had_something_to_send_when_it_ended() -> None:
+    """The group had no leader here when it refused the one before."""
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    routes.leader = None
+    table.resend(7, 0)
+    table.reply(7, Origin(P, 1, 0), Refused("expired", ""), 0)
+    assert ended(table) == [(1, "expired")]
+    assert not table.by_number
+    table.open(ev.OpenSession(2, P, 1), 0)
+    submit(table, 1, session=2)
+    routes.leader = "n2"
+    table.resend(7, 0)
+    assert routes.sent == [(7, 2), (7, 2)]
+
+
 def test_operations_go_to_a_new_leader_only_from_the_first_unanswered_one_on() -> None:
     routes = Routes()
     table = table_with_sessions(routes, 2)
@@ -196,6 +249,7 @@ def test_an_effect_is_for_the_session_with_its_whole_address_while_that_is_open(
     for address in (own, Address(2, 1, 1), Address(1, 2, 1), Address(1, 1, 3)):
         for effect in effects(address):
             table.effect(7, effect)
+    table.effect(7, QueueExpired(5))
     deliver, notify = effects(own)
     assert table._outputs.take() == [ev.Delivered(1, 7, deliver), ev.Notified(1, notify)]
     submit(table, 1)
@@ -289,6 +343,36 @@ def test_a_session_that_is_over_everywhere_is_forgotten_with_its_epoch() -> None
     assert ended(table) == []
 
 
+def test_an_answer_is_told_once_to_the_session_that_waits_for_it() -> None:
+    """Nobody waits for the answer to a registration."""
+    table = table_with_sessions(Routes(), 1)
+    table.submit(ev.Submit(1, 7, Wake(), "token"), 0)
+    table.send_submitted(0)
+    for n, reply in ((0, Ok()), (1, Ok(5)), (1, Done())):
+        table.reply(7, Origin(P, 1, n), reply, 0)
+    assert table._outputs.take() == [ev.Answered(1, "token", Ok(5))]
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_group_hears_whether_a_session_ended_cleanly(is_clean: bool) -> None:
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    table.close(ev.EndSession(1, is_clean), 0)
+    table.send_submitted(0)
+    assert routes.operations == [encode(CloseSession(is_clean), Origin(P, 1, 2))]
+
+
+def test_a_session_that_the_service_ends_is_not_clean() -> None:
+    """Its producer will repeat what was not answered."""
+    routes = Routes()
+    table = table_with_sessions(routes, 1)
+    submit(table, 1)
+    table.answers_missed(7)
+    table.resend(7, 0)
+    assert routes.operations[-1] == encode(CloseSession(is_clean=False), Origin(P, 1, 2))
+
+
 def test_operations_are_not_overdue_while_the_group_answers() -> None:
     routes = Routes()
     table = table_with_sessions(routes, 1)
@@ -313,3 +397,15 @@ def test_operations_are_not_overdue_while_the_group_answers() -> None:
 def test_the_room_on_the_way_to_a_leader(total: int, own: int, size: int, has_room: bool) -> None:
     """A group may have as many bytes under way as it leaves free."""
     assert _has_room(total, own, size) is has_room
+
+
+@pytest.mark.parametrize(("leader", "sent"), [("", 3), ("n2", 1)])
+def test_only_another_leader_takes_operations_piece_by_piece(
+    leader: str, sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replica of this node takes everything at once."""
+    monkeypatch.setattr(session_table, "LINK_BYTES", 0)
+    routes = Routes(leader=leader)
+    table = table_with_sessions(routes, 1)
+    submit(table, 2)
+    assert routes.sent == [(7, sent)]

@@ -92,6 +92,8 @@ def test_a_repeat_and_a_gap_answer_nothing() -> None:
     assert talk.answer(0, Done()) == (False, None)
     assert talk.answer(2, Refused("gap", "")) == (False, None)
     assert talk.answer(1, Refused("not_found", "")) == (True, "a")
+    assert talk.answer(2, Ok()) == (True, "b")
+    assert talk.answer(3, Refused("gap", "")) == (False, None), "nothing is under way"
 
 
 def test_a_gap_of_the_next_number_is_what_the_machine_says_of_the_command() -> None:
@@ -232,6 +234,17 @@ def test_a_withdrawn_operation_gives_its_number_to_nothing_when_it_is_sent_again
     assert talk.withdrawn == set(), "nothing is kept"
     talk.withdraw("late")
     assert talk.withdrawn == set()
+
+
+def test_an_operation_stays_withdrawn_after_others_were_answered() -> None:
+    talk = conversation()
+    talk.number(Purge(7, 1), "answered")
+    talk.number(Purge(7, 1), "withdrawn")
+    sent(talk)
+    talk.withdraw("withdrawn")
+    for n in (0, 1):
+        assert talk.answer(n, Ok())[0]
+    assert sent_again(talk) == [encode(Wake(), Origin(b"p" * 16, 1, 2))]
 
 
 def test_late_withdrawals_are_dropped_also_while_operations_are_always_under_way() -> None:

@@ -262,10 +262,12 @@ class Session:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._call = None
-            if channel is not None:
-                await channel.close()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:  # also if the session is closed meanwhile
+                self._call = None
+                if channel is not None:
+                    await channel.close()
 
     async def _explained(self, endpoint: str, error: QuorumError) -> QuorumError:
         """The error of an endpoint where no stream could be opened; TlsError if TLS is certainly the cause."""

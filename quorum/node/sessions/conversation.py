@@ -103,8 +103,6 @@ class Conversation:
         """
         if isinstance(reply, Done):
             return bool(self.skip(n)), None
-        if isinstance(reply, Refused) and reply.reason in ("not_registered", "expired"):
-            return False, None
         if not self.unanswered or self.unanswered[0].n != n:
             return False, None
         return True, self._pop().token
@@ -154,7 +152,6 @@ class Conversation:
     def _empty(self, sent: _Sent) -> None:
         """Replaces the operation by an empty one, which only uses its number."""
         sent.data = encode(Wake(), Origin(self.producer, self.epoch, sent.n))
-        sent.ends_with_session = False
 
     @property
     def has_unsent(self) -> bool:

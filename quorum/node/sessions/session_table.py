@@ -155,7 +155,7 @@ class SessionTable:
             conversation.sent_at_ms = now_ms
             if isinstance(reply, Done):  # its own answer was in a snapshot
                 self._end(session, "resync")
-            elif token is not None and not session.closing:
+            elif token is not None:  # of a session that is closing, no operation has a token
                 self._outputs.emit(ev.Answered(session.number, token, reply))
         elif (
             isinstance(reply, Refused)
@@ -239,7 +239,7 @@ class SessionTable:
         is_full = False
         while waiting and not is_full:
             key, conversation = next(iter(waiting.items()))
-            if not conversation.has_unsent:  # answered meanwhile, or over
+            if not conversation.has_unsent:  # all are sent, or answered meanwhile, or it is over
                 del waiting[key]
                 continue
             if not conversation.sent_count:
@@ -255,8 +255,6 @@ class SessionTable:
                 operations.append(conversation.send_next())
                 total += size
                 own += size
-            else:
-                del waiting[key]
         in_flight[group] = own
         if operations:
             self._routes.send(group, operations)
