@@ -17,9 +17,9 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.grpc.calls import _client_call
-from quorum.api.security.access import MAX_HEADER, Access, FirstAdministrator, is_loopback
+from quorum.api.security.access import MAX_HEADER, MAX_LOG_INS, Access, FirstAdministrator, is_loopback
 from quorum.api.security.passwords import secret_of
-from quorum.api.status import StatusError
+from quorum.api.status import Code, StatusError
 from quorum.catalog.users import User, Users
 from quorum.client.connection.endpoints import CLIENT_CALL
 from quorum.client.errors import PermissionRefused, QuorumError
@@ -268,6 +268,66 @@ def test_addresses_take_turns_with_their_passwords(checked: list[str]) -> None:
 
     asyncio.run(scenario())
     assert len(checked) == 41 and checked.index("right") <= 2
+
+
+@pytest.mark.parametrize(("password", "found"), [("right", "admin"), ("wrong", "log_in_failed")])
+def test_log_ins_with_the_same_password_share_one_check(
+    checked: list[str], password: str, found: str
+) -> None:
+    """After a restart of a member all sessions of a user log in at once. Before, each was checked by itself, and those
+    beyond the share of their address were refused."""
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        log_ins = [user_of(access, AWAY, header("admin", password)) for _ in range(2 * MAX_LOG_INS)]
+        assert set(await asyncio.gather(*log_ins)) == {found}
+        assert len(checked) == 1
+        assert await user_of(access, AWAY, header("admin", password)) == found
+
+    asyncio.run(scenario())
+    assert len(checked) == (1 if password == "right" else 2), "a wrong one is not remembered"
+
+
+def test_a_check_whose_client_has_gone_is_made_for_the_next_log_in_with_the_same_password(
+    checked: list[str],
+) -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        before, first, *others = [
+            asyncio.create_task(user_of(access, AWAY, header("admin", password)))
+            for password in ("another", *["right"] * 3)
+        ]
+        await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*others) == ["admin", "admin"]
+            assert await before == "log_in_failed"
+
+    asyncio.run(scenario())
+    assert checked == ["another", "right"]
+
+
+def test_a_log_in_that_finds_too_many_waiting_may_be_tried_again(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client gives up after some refusals, and the others have been checked a moment later."""
+    monkeypatch.setattr("quorum.api.security.access.MAX_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        waiting = asyncio.create_task(user_of(access, AWAY, header("admin", "wrong")))
+        await asyncio.sleep(0)
+        with pytest.raises(StatusError, match="try again") as refused:
+            await access.admit("Queue/Session", AWAY, AWAY, header("admin", "right"))
+        assert refused.value.status.reason == "too_many_log_ins"
+        assert refused.value.status.code == Code.UNAVAILABLE
+        await waiting
+        assert await user_of(access, AWAY, header("admin", "right")) == "admin"
+
+    asyncio.run(scenario())
 
 
 def test_a_wrong_password_is_wrong_each_time_and_its_refusal_is_short() -> None:

@@ -12,7 +12,8 @@ adapter, which refuses single messages.
 - When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
   A single call whose request arrives after the change is refused. One that has begun ends by itself.
 - A wrong password costs as much as a right one. One is checked at a time. Addresses take turns, and each may wait with
-  its share.
+  its share. Log-ins with the same password of the same user share one check: after a restart of the member, all
+  sessions of a user log in at once.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ class Access:
         self._key = os.urandom(32)
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """keyed hash of a name and a password -> the user's secret, for which it was right"""
+        self._checking: dict[tuple[bytes, str], asyncio.Future[bool]] = {}
+        """keyed hash of a name and a password, and the user's secret -> whether it is right, once it is checked"""
         self._waiting = Shares(MAX_LOG_INS)
         self._turns = Turns()
 
@@ -220,18 +223,33 @@ class Access:
         if secret and self._known.get(digest) == secret:
             self._known.move_to_end(digest)
             return True
-        if not self._waiting.enter(address):
-            text = "too many log-ins of this client's address wait to be checked"
-            raise status.exhausted("too_many_log_ins", text)
+        same = digest, secret
+        while (other := self._checking.get(same)) is not None:
+            await asyncio.wait((other,))
+            if not other.cancelled():
+                return other.result()
+        checking = self._checking[same] = asyncio.get_running_loop().create_future()
         try:
-            is_known = await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
+            is_known = await self._checked(password, secret, address)
+            checking.set_result(is_known)
         finally:
-            self._waiting.leave(address)
+            del self._checking[same]
+            checking.cancel()  # if this log-in has ended without a result, one of those that wait checks
         if is_known:
             self._known[digest] = secret
             while len(self._known) > KNOWN_LOG_INS:
                 self._known.popitem(last=False)
         return is_known
+
+    async def _checked(self, password: str, secret: str, address: str) -> bool:
+        """UNAVAILABLE if too many passwords wait, because the client may succeed when some of them are checked."""
+        if not self._waiting.enter(address):
+            text = "too many log-ins of this client's address wait to be checked; try again"
+            raise status.unavailable("too_many_log_ins", text)
+        try:
+            return await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
+        finally:
+            self._waiting.leave(address)
 
     def _failed(self, name: str, peer: str, why: str) -> status.StatusError:
         self.audit.log_in_failed(name, peer, why)
