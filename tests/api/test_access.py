@@ -17,9 +17,10 @@ from structlog.testing import capture_logs
 
 import quorum
 from quorum.api.grpc.calls import _client_call
-from quorum.api.security.access import MAX_HEADER, Access, FirstAdministrator, is_loopback
+from quorum.api.hub.member_requests import MemberRequests
+from quorum.api.security.access import MAX_HEADER, MAX_LOG_INS, Access, FirstAdministrator, is_loopback
 from quorum.api.security.passwords import secret_of
-from quorum.api.status import StatusError
+from quorum.api.status import Code, StatusError, make
 from quorum.catalog.users import User, Users
 from quorum.client.connection.endpoints import CLIENT_CALL
 from quorum.client.errors import PermissionRefused, QuorumError
@@ -268,6 +269,200 @@ def test_addresses_take_turns_with_their_passwords(checked: list[str]) -> None:
 
     asyncio.run(scenario())
     assert len(checked) == 41 and checked.index("right") <= 2
+
+
+@pytest.mark.parametrize(("password", "found"), [("right", "admin"), ("wrong", "log_in_failed")])
+def test_log_ins_with_the_same_password_share_one_check(
+    checked: list[str], password: str, found: str
+) -> None:
+    """After a restart of a member all sessions of a user log in at once. Before, each was checked by itself, and those
+    beyond the share of their address were refused."""
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        log_ins = [user_of(access, AWAY, header("admin", password)) for _ in range(2 * MAX_LOG_INS)]
+        assert set(await asyncio.gather(*log_ins)) == {found}
+        assert len(checked) == 1
+        assert await user_of(access, AWAY, header("admin", password)) == found
+
+    asyncio.run(scenario())
+    assert len(checked) == (1 if password == "right" else 2), "a wrong one is not remembered"
+
+
+def test_a_check_whose_client_has_gone_is_made_for_the_next_log_in_with_the_same_password(
+    checked: list[str],
+) -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        before, first, *others = [
+            asyncio.create_task(user_of(access, AWAY, header("admin", password)))
+            for password in ("another", *["right"] * 3)
+        ]
+        await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*others) == ["admin", "admin"]
+            assert await before == "log_in_failed"
+
+    asyncio.run(scenario())
+    assert checked == ["another", "right"]
+
+
+def test_a_log_in_that_finds_too_many_waiting_may_be_tried_again(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client gives up after some refusals, and the others have been checked a moment later."""
+    monkeypatch.setattr("quorum.api.security.access.MAX_LOG_INS", 2)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("admin", "right", administers=True)]))
+        waiting = asyncio.create_task(user_of(access, AWAY, header("admin", "wrong")))
+        await asyncio.sleep(0)
+        with pytest.raises(StatusError, match="try again") as refused:
+            await access.admit("Queue/Session", AWAY, AWAY, header("admin", "right"))
+        assert refused.value.status.reason == "too_many_log_ins"
+        assert refused.value.status.code == Code.UNAVAILABLE
+        await waiting
+        assert await user_of(access, AWAY, header("admin", "right")) == "admin"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["password", "token", "certificate"])
+def test_a_user_that_this_member_does_not_know_yet_may_log_in(checked: list[str], kind: str) -> None:
+    """It was made a moment ago at another member. Before, its program was told that user or password are wrong."""
+
+    async def scenario() -> None:
+        access = Access(tokens=lambda token: (token, 2e9))
+        access.users_changed(Users([BOSS]))
+
+        async def catch_up() -> None:
+            access.users_changed(Users([BOSS, User("ann", "right")]))
+
+        access.catch_up = catch_up
+        headers = {
+            "password": header("ann", "right"),
+            "token": {"authorization": "Bearer ann"},
+            "certificate": {},
+        }[kind]
+        with capture_logs() as logs:
+            assert await user_of(access, AWAY, headers, "ann" if kind == "certificate" else "") == "ann"
+        assert logs == []
+
+    asyncio.run(scenario())
+
+
+def test_a_new_password_counts_at_a_member_that_still_knows_the_old_one(checked: list[str]) -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("ann", "old")]))
+
+        async def catch_up() -> None:
+            access.users_changed(Users([User("ann", "new")]))
+
+        access.catch_up = catch_up
+        assert await user_of(access, AWAY, header("ann", "new")) == "ann"
+        assert await user_of(access, AWAY, header("ann", "wrong")) == "log_in_failed"
+
+    asyncio.run(scenario())
+    assert checked == ["new", "new", "wrong"], "a wrong one is checked again only if the user has changed"
+
+
+def test_log_ins_that_fail_ask_together_for_the_present_users(checked: list[str]) -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([BOSS]))
+        asked: list[asyncio.Event] = []
+
+        async def catch_up() -> None:
+            asked.append(asyncio.Event())
+            await asked[-1].wait()
+
+        access.catch_up = catch_up
+        log_ins = [asyncio.create_task(user_of(access, AWAY, {}, f"ann {n}")) for n in range(100)]
+        async with asyncio.timeout(LIMIT_S):
+            while len(asked) < 2:  # the first question came before the other log-ins
+                await asyncio.sleep(0)
+                asked[0].set()
+            assert not any(task.done() for task in log_ins[1:])
+            asked[1].set()
+            assert set(await asyncio.gather(*log_ins)) == {"log_in_failed"}
+        assert len(asked) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_question_whose_client_has_gone_is_asked_for_the_others(checked: list[str]) -> None:
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([BOSS]))
+        asked = 0
+
+        async def catch_up() -> None:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                await asyncio.Event().wait()
+            access.users_changed(Users([BOSS, User("ann", "")]))
+
+        access.catch_up = catch_up
+        tasks = [asyncio.create_task(user_of(access, AWAY, {}, "ann")) for _ in range(4)]
+        for gone in tasks[:2]:
+            while asked == 0:
+                await asyncio.sleep(0)
+            gone.cancel()
+            await asyncio.wait({gone})
+            await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT_S):
+            assert await asyncio.gather(*tasks[2:]) == ["ann", "ann"]
+
+    asyncio.run(scenario())
+
+
+def test_without_a_leader_the_users_that_are_known_count(
+    checked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorum.api.security.access.CATCH_UP_S", 0.0)
+
+    async def scenario() -> None:
+        access = Access()
+        access.users_changed(Users([User("ann", "right")]))
+
+        async def waits() -> None:
+            await asyncio.Event().wait()
+
+        async def refused() -> None:
+            raise StatusError(make(Code.UNAVAILABLE, "no_leader", "the system group has no leader"))
+
+        for access.catch_up in (waits, refused):
+            assert await user_of(access, AWAY, header("ann", "right")) == "ann"
+            assert await user_of(access, AWAY, header("ann", "wrong")) == "log_in_failed"
+
+    asyncio.run(scenario())
+
+
+def test_a_member_asks_its_cluster_before_it_refuses_a_log_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    ask = MemberRequests.current_catalog
+
+    async def counted(requests: MemberRequests) -> Any:
+        asked.append(None)
+        return await ask(requests)
+
+    monkeypatch.setattr(MemberRequests, "current_catalog", counted)
+
+    async def body(url: str) -> None:
+        asked.clear()
+        async with quorum.connect(as_user(url, "writer")):
+            assert not asked
+        with pytest.raises(PermissionRefused, match="wrong user or password"):
+            await quorum.connect(as_user(url, "writer", "another password"))
+        assert len(asked) == 1
+
+    with_users(body)
 
 
 def test_a_wrong_password_is_wrong_each_time_and_its_refusal_is_short() -> None:

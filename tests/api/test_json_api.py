@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from quorum.api.http.server import MOST_CONNECTIONS
 from quorum.api.security.access import refusal
 from quorum.api.security.rights import BY_METHOD
 from quorum.catalog.users import User
+from quorum.local_cluster.certificate_files import write_certificates
 from quorum.v1 import admin_pb2, queue_pb2
 from support.members.http_port import PASSWORD, Http, member
 
@@ -471,8 +473,13 @@ def test_an_answer_of_messages_has_a_maximum_of_bytes(monkeypatch: pytest.Monkey
     asyncio.run(run())
 
 
-def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
+def test_an_unread_answer_takes_room_and_time_within_limits(
+    has_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before, clients that read nothing could fill the member's memory."""
+    for _ in write_certificates(tmp_path, ["127.0.0.1"]) if has_tls else ():
+        pass
     monkeypatch.setattr(answers, "ANSWERS_BYTES", 1 << 20)
     monkeypatch.setattr(answers, "ANSWER_LIMIT_S", 10.0)
     monkeypatch.setattr(
@@ -481,12 +488,12 @@ def test_an_unread_answer_takes_room_and_time_within_limits(monkeypatch: pytest.
     monkeypatch.setattr(json_api, "BROWSED_BYTES", 1 << 30)
 
     async def run() -> None:
-        async with member() as http:
+        async with member(tmp_path if has_tls else None) as http:
             await http.ok("PUT", "/api/v1/queues/q", {})
             path = "/api/v1/queues/q/messages"
             for _ in range(24):
                 await http.ok("POST", path, {"messages": [{"body": "x" * 1_000_000}]})
-            reader, writer = await asyncio.open_connection(*http.base.removeprefix("http://").split(":"))
+            reader, writer = await http.connection()
             writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             size = int(head.partition("content-length: ")[2].split()[0])

@@ -274,3 +274,21 @@ def test_a_logged_traceback_shows_no_local_variables(
         [line] = written.err.splitlines()
         said = json.loads(line)
         assert (said["event"], said["level"]) == ("stops", "critical")
+
+
+def test_a_log_line_has_no_character_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    """Strangers choose the name of a log-in. Before, a name without a space came to the terminal as it was."""
+    import structlog
+
+    from quorum.cli.commands.serve import log_to_stderr
+
+    names = ("\x1b[2J", "\x9b2J", "\x07", "a\u202eb", "a\u2028b", "\x1b[2J and a space", "plain", "\xe9t\xe9")
+    try:
+        log_to_stderr("info")
+        for name in names:
+            structlog.get_logger().warning("log-in failed", user=name)
+    finally:
+        structlog.reset_defaults()
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition("user=")[2] for line in lines] == [*map(repr, names[:6]), *names[6:]]
+    assert all(line.isprintable() for line in lines)

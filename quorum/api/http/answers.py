@@ -7,13 +7,14 @@ could fill the member's memory.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quorum.api.connections import close_peers
 from quorum.api.grpc.calls import ANSWER_LIMIT_S, ANSWERS_BYTES, UNCOUNTED_BYTES
-from quorum.api.http.errors import failed
+from quorum.api.http.errors import BUFFERED_BYTES, failed
 from quorum.api.owners import CALLER, client_address
 from quorum.api.shares import ByteWindow, WindowFull
 from quorum.api.status import Code, make
@@ -51,7 +52,7 @@ class _Answer:
         start, self._start = self._start, None
         size = len(message.get("body", b""))
         if start is None or message.get("more_body", False) or size <= UNCOUNTED_BYTES:
-            await self._in_time(*(() if start is None else (start,)), message)
+            await self._in_time((message,) if start is None else (start, message))
             return
         caller = CALLER.get() or client_address(_peer(self._host, self._port))
         try:
@@ -62,12 +63,11 @@ class _Answer:
             await refusal(self._scope, self._receive, self._send)
             return
         try:
-            # the end, which is empty, is sent when the client has taken what is before it
-            await self._in_time(start, {**message, "more_body": True}, {"type": message["type"]})
+            await self._in_time(_pieces(start, message))
         finally:
             self._unread.give(size, caller)
 
-    async def _in_time(self, *messages: Message) -> None:
+    async def _in_time(self, messages: Iterable[Message]) -> None:
         """Send these; close the connection if the client does not take them."""
         try:
             async with asyncio.timeout(ANSWER_LIMIT_S):
@@ -80,6 +80,17 @@ class _Answer:
             )
             await asyncio.to_thread(close_peers, self._scope["server"][1], {peer})
             await self._send(each)  # returns when the server has seen the end
+
+
+def _pieces(start: Message, message: Message) -> Iterator[Message]:
+    """A large answer in pieces, each of which is sent when the client has taken most of those before it. The end, which
+    is empty, is sent when the client has taken most of all. With TLS, asyncio takes one large piece at once, and its
+    sender does not wait."""
+    yield start
+    body = message["body"]
+    for first in range(0, len(body), BUFFERED_BYTES):
+        yield {**message, "body": body[first : first + BUFFERED_BYTES], "more_body": True}
+    yield {"type": message["type"]}
 
 
 def _peer(host: str, port: int) -> str:

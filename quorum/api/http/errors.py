@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import h11
@@ -33,6 +34,8 @@ HTTP_STATUS = {
 }
 BY_REASON = {"REQUEST_TOO_LARGE": 413, "WRONG_METHOD": 405}
 """Reasons that have a status of their own."""
+BUFFERED_BYTES = 64 << 10
+"""Bytes that a connection keeps for its client before a sender waits. asyncio's own limit with TLS is 512 KiB."""
 MAX_PATH = 255
 """Characters of a path that an error quotes."""
 
@@ -128,6 +131,10 @@ def too_many_connections(most: int) -> Response:
 
 class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1, which answers other bytes with an error in JSON."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.set_write_buffer_limits(BUFFERED_BYTES)
+        super().connection_made(transport)
 
     def send_400_response(self, msg: str) -> None:
         answer = failed(make(Code.INVALID_ARGUMENT, "bad_request", "the bytes are no request of HTTP/1.1"))

@@ -81,6 +81,7 @@ class Hub:
         self.client_sessions: set[int] = set()
         """numbers of the sessions that clients have open; the others are this node's own"""
         self.requests = MemberRequests(inputs, self.catalog)
+        self.access.catch_up = self.requests.current_catalog
         self.own_session = OwnSession(
             inputs, self.sessions, self.requests, self.catalog, self.published, self.publishing, random_bytes
         )

@@ -11,20 +11,24 @@ adapter, which refuses single messages.
   them for clients that may be anywhere.
 - When a user changes, its sessions and other streams end. The client begins them again, with what the user may do now.
   A single call whose request arrives after the change is refused. One that has begun ends by itself.
+- A member may learn of a new user or password later than the client does. So it asks for the present users before it
+  refuses a log-in.
 - A wrong password costs as much as a right one. One is checked at a time. Addresses take turns, and each may wait with
-  its share.
+  its share. Log-ins with the same password of the same user share one check: after a restart of the member, all
+  sessions of a user log in at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import ipaddress
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import unquote
@@ -44,6 +48,8 @@ MAX_LOG_INS = 256
 """Maximum number of passwords that wait to be checked; an address may have as many as are left free."""
 KNOWN_LOG_INS = 1_000
 """Passwords that were right, kept as keyed hashes, so that a call need not wait for scrypt."""
+CATCH_UP_S = 1.0
+"""Time limit for a member to learn the present users before it refuses a log-in."""
 MAX_HEADER = 8_192
 NO_USERS = (
     "this cluster has no users, so this member serves only connections from a loopback address (127.0.0.1 or ::1); "
@@ -68,6 +74,19 @@ class FirstAdministrator:
 
     name: str
     secret: str
+
+
+class _LogInFailed(Exception):
+    """By the users that are known here."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(why)
+        self.name = name
+        self.why = why
+
+
+async def _is_current() -> None:
+    """For a member whose users change only by `users_changed`."""
 
 
 class Access:
@@ -98,8 +117,15 @@ class Access:
         self._key = os.urandom(32)
         self._known: OrderedDict[bytes, str] = OrderedDict()
         """keyed hash of a name and a password -> the user's secret, for which it was right"""
+        self._checking: dict[tuple[bytes, str], asyncio.Future[bool]] = {}
+        """keyed hash of a name and a password, and the user's secret -> whether it is right, once it is checked"""
         self._waiting = Shares(MAX_LOG_INS)
         self._turns = Turns()
+        self.catch_up: Callable[[], Awaitable[object]] = _is_current
+        """returns when `users_changed` has got all users that there were at the call; StatusError"""
+        self._asking = asyncio.Lock()
+        self._asked = self._answered = 0
+        """numbers of the last call of `catch_up`, and of the last one that has returned"""
 
     def reconfigure(self, tokens: CheckToken | None, *, is_open_without_users: bool) -> None:
         """Take a new configuration, as the constructor does. Calls go on until their tokens expire. Those of clients
@@ -160,7 +186,22 @@ class Access:
         begin."""
         if method in OPEN:
             return None
-        authorization = headers.get("authorization", "")
+        authorization, before = headers.get("authorization", ""), self._users
+        try:
+            return await self._user(peer, address, authorization, certificate)
+        except _LogInFailed as failed:
+            name = failed.name
+            await self._catch_up()
+            if self._users.by_name.get(name) == before.by_name.get(name):
+                raise self._failed(failed, peer) from failed
+        try:
+            return await self._user(peer, address, authorization, certificate)
+        except _LogInFailed as failed:
+            raise self._failed(failed, peer) from failed
+
+    async def _user(self, peer: str, address: str, authorization: str, certificate: str) -> User | None:
+        """As `admit`, by the users that are known here. _LogInFailed if they have no such user, or its password is
+        another one."""
         if not self._users and self._first is None:
             if self._is_open_without_users or is_loopback(peer):
                 return None
@@ -169,7 +210,7 @@ class Access:
             user = self._users.by_name.get(certificate)
             if user is not None:
                 return user
-            raise self._failed(certificate, peer, "its certificate names no user")
+            raise _LogInFailed(certificate, "its certificate names no user")
         if not authorization:
             if not self._users and (self._is_open_without_users or is_loopback(peer)):
                 return None
@@ -183,7 +224,7 @@ class Access:
         if user is None or not await self._is_right(name, password, user.secret, address):
             if user is None:
                 await self._is_right(name, password, "", address)  # it takes as long
-            raise self._failed(name, peer, "wrong user or password")
+            raise _LogInFailed(name, "wrong user or password")
         if self._present(user) != user:  # while the password was checked
             raise _changed()
         return user
@@ -192,10 +233,10 @@ class Access:
         try:
             name, _ = self._token(authorization)
         except ValueError as error:
-            raise self._failed("", peer, f"the token is not accepted: {error}") from error
+            raise self._failed(_LogInFailed("", f"the token is not accepted: {error}"), peer) from error
         user = self._users.by_name.get(name)
         if user is None:
-            raise self._failed(name, peer, "the token names no user of the cluster")
+            raise _LogInFailed(name, "the token names no user of the cluster")
         return user
 
     def _token(self, authorization: str) -> tuple[str, float]:
@@ -220,22 +261,48 @@ class Access:
         if secret and self._known.get(digest) == secret:
             self._known.move_to_end(digest)
             return True
-        if not self._waiting.enter(address):
-            text = "too many log-ins of this client's address wait to be checked"
-            raise status.exhausted("too_many_log_ins", text)
+        same = digest, secret
+        while (other := self._checking.get(same)) is not None:
+            await asyncio.wait((other,))
+            if not other.cancelled():
+                return other.result()
+        checking = self._checking[same] = asyncio.get_running_loop().create_future()
         try:
-            is_known = await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
+            is_known = await self._checked(password, secret, address)
+            checking.set_result(is_known)
         finally:
-            self._waiting.leave(address)
+            del self._checking[same]
+            checking.cancel()  # if this log-in has ended without a result, one of those that wait checks
         if is_known:
             self._known[digest] = secret
             while len(self._known) > KNOWN_LOG_INS:
                 self._known.popitem(last=False)
         return is_known
 
-    def _failed(self, name: str, peer: str, why: str) -> status.StatusError:
-        self.audit.log_in_failed(name, peer, why)
-        return _unauthenticated("log_in_failed", f"log-in as {name[:255]!r} failed: {why}")
+    async def _checked(self, password: str, secret: str, address: str) -> bool:
+        """UNAVAILABLE if too many passwords wait, because the client may succeed when some of them are checked."""
+        if not self._waiting.enter(address):
+            text = "too many log-ins of this client's address wait to be checked; try again"
+            raise status.unavailable("too_many_log_ins", text)
+        try:
+            return await self._turns.run(address, LARGE_STEPS + 1, lambda: is_right(password, secret))
+        finally:
+            self._waiting.leave(address)
+
+    async def _catch_up(self) -> None:
+        """Wait until this member knows the users that there were at the call, for CATCH_UP_S at most: a user that was
+        made a moment ago, at another member, may log in here. All log-ins that wait share the next question."""
+        wanted = self._asked + 1
+        with contextlib.suppress(TimeoutError, status.StatusError):  # no leader: what is known here counts
+            async with asyncio.timeout(CATCH_UP_S), self._asking:
+                if self._answered < wanted:
+                    self._asked = number = self._asked + 1
+                    await self.catch_up()
+                    self._answered = number
+
+    def _failed(self, failed: _LogInFailed, peer: str) -> status.StatusError:
+        self.audit.log_in_failed(failed.name, peer, failed.why)
+        return _unauthenticated("log_in_failed", f"log-in as {failed.name[:255]!r} failed: {failed.why}")
 
     def begin(self, call: Any, user: User | None, headers: Mapping[str, str]) -> None:
         """A call that ends when its user changes, or when its token expires, because it may go on for long; `over`

@@ -83,17 +83,39 @@ class _LowestLevel:
         return event
 
 
+class _Escaped:
+    """A value that is written as Python writes it, with escapes."""
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def _escaped(_logger: Any, _level: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Strangers choose some values, such as the name of a log-in. A terminal that shows the log would obey some
+    characters."""
+    return {
+        key: _Escaped(value)
+        if isinstance(value, str) and key != "stack" and not value.isprintable()
+        else value
+        for key, value in event.items()
+    }
+
+
 def log_to_stderr(level: str, line_format: Literal["text", "json"] = "text") -> Callable[[str], None]:
     """Log one line for each event to stderr: time (UTC), level, event, its fields. Colours only on a terminal. json:
     each line is an object, and a traceback is its field `exception`. The result changes the level."""
     lowest = _LowestLevel(level)
     as_text: list[structlog.typing.Processor] = [
+        _escaped,
         structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(),
             sort_keys=False,
             pad_event_to=0,
             exception_formatter=structlog.dev.plain_traceback,  # the default shows local variables, secrets too
-        )
+        ),
     ]
     as_json: list[structlog.typing.Processor] = [
         structlog.processors.format_exc_info,

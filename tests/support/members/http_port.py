@@ -6,11 +6,14 @@ import asyncio
 import base64
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
+from quorum.api.security.certificates import Certificates
 from quorum.local_cluster.ports import free_ports
 from support.members.served import serving
 
@@ -21,13 +24,18 @@ LIMIT_S = 120.0
 class Http:
     """A client of one member."""
 
-    def __init__(self, url: str, port: int) -> None:
+    def __init__(self, url: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """tls: for connections with TLS."""
         self.url = url
         self.base = f"http://127.0.0.1:{port}"
         self._port = port
+        self._tls = tls
+
+    async def connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port, ssl=self._tls)
 
     async def _answer(self, data: bytes) -> tuple[bytes, bytes]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self.connection()
         writer.write(data)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
@@ -44,7 +52,7 @@ class Http:
 
     async def event_head(self, path: str) -> str:
         """The headers of a stream of events."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self.connection()
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         writer.close()
@@ -63,7 +71,7 @@ class Http:
 
     async def events(self, path: str, count: int) -> list[dict[str, Any]]:
         """The first events of a stream."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await self.connection()
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         found: list[dict[str, Any]] = []
         while len(found) < count:
@@ -95,11 +103,16 @@ class Http:
 
 
 @contextlib.asynccontextmanager
-async def member() -> AsyncIterator[Http]:
+async def member(certificates: Path | None = None) -> AsyncIterator[Http]:
+    """certificates: a folder with ca.pem and a certificate of 127.0.0.1, for TLS at the port of HTTP."""
+    own = tls = None
+    if certificates is not None:
+        own = Certificates(certificates / "127.0.0.1.pem", certificates / "127.0.0.1.key")
+        tls = ssl.create_default_context(cafile=certificates / "ca.pem")
     async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
-        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
+        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues), own)
         port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
-            yield Http(url, port)
+            yield Http(url, port, tls)
         finally:
             await http.stop()
