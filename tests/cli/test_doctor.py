@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import google_crc32c
 import pytest
 import typer
 
@@ -225,6 +226,17 @@ def test_a_disk_that_forgets_or_is_far_is_bad(config: Path, monkeypatch: pytest.
 def test_a_slow_disk_is_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_sync_times_ms", lambda folder: [1.0] * 50 + [80.0] * 50)
     assert by_name(config)["disk"].level == "warn"
+
+
+@pytest.mark.parametrize(("implementation", "level"), [("c", "ok"), ("python", "warn")])
+def test_slow_checksums_are_told(
+    config: Path, implementation: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the package has no compiled part, a member computes each checksum in Python."""
+    monkeypatch.setattr(google_crc32c, "implementation", implementation)
+    told = by_name(config)["checksums"]
+    assert told.level == level
+    assert ("google-crc32c" in told.text) is (level == "warn")
 
 
 # ---- packages

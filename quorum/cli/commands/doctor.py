@@ -92,9 +92,12 @@ def findings(file: Path | None) -> Iterator[Finding]:
     yield Finding("ok", "system", f"Python {platform.python_version()}, Linux {platform.release()}")
     yield from _packages(is_for_member=file is not None)
     yield _open_files()
+    lacks_packages = bool(_lacking("server")[0])
+    if not lacks_packages:
+        yield _checksums()
     if file is None:
         return
-    if _lacking("server")[0]:
+    if lacks_packages:
         yield Finding("warn", "not checked", f"{file} and all that it names (install the packages first)")
         return
     from quorum.config import examine
@@ -366,6 +369,20 @@ def _lacking(extra: str) -> tuple[list[str], list[str]]:
             if not wanted.contains(installed, prereleases=True):
                 other.append(f"{name} is {installed}, wanted is {wanted}")
     return missing, other
+
+
+def _checksums() -> Finding:
+    """How a member computes the checksums of its records: without its compiled part, the package does it in Python."""
+    import google_crc32c
+
+    if google_crc32c.implementation == "c":
+        return Finding("ok", "checksums", "computed by compiled code")
+    return Finding(
+        "warn",
+        "checksums",
+        "google-crc32c has no compiled part here, so each checksum takes hundreds of times more CPU time; install a "
+        "build of google-crc32c that has it",
+    )
 
 
 def _open_files() -> Finding:
