@@ -179,6 +179,37 @@ def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("quorum que", {"queues"}),
+        ("quorum queues re", {"redrive"}),
+        ("quorum publish --rou", {"--routing-key"}),
+        ("quorum cluster ", {"up", "down", "status", "add", "remove"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(line: str, completed: set[str]) -> None:
+    """Bash asks the command for the words with which it can go on."""
+    asked = {
+        "_QUORUM_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "quorum"],
+        cwd=ROOT,
+        env=environment() | asked,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    found = set(told(done, 0)[0].split())
+    if line.endswith(" "):
+        assert completed <= found
+    else:
+        assert found == completed
+
+
 def test_dead_letters_of_one_queue_are_moved_back(quorum: Quorum, service: Service) -> None:
     for name in ("parking", "bills"):
         quorum("queues", "declare", name, url=service.url)
