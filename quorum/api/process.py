@@ -286,7 +286,7 @@ async def _serve_http(
     from quorum.api.http.json_api import JsonApi
     from quorum.api.http.server import HttpServer
 
-    api = JsonApi(hub, services.admin, services.queues)
+    api = JsonApi(hub, services.admin, services.queues, services.bulk)
     server = HttpServer(hub, api, services.certificates, security)
     await server.start(config.http_listen)
     return server

@@ -97,7 +97,7 @@ class Http:
 @contextlib.asynccontextmanager
 async def member() -> AsyncIterator[Http]:
     async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
-        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
+        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk))
         port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
             yield Http(url, port)
