@@ -200,6 +200,8 @@ async def _serve(
             tls=", ".join(_with_tls(config, named)) or "off",
             boot=start.boot,
         )
+        if config.readable_ports:
+            logger.warning("connections without TLS can be read on the network", **config.readable_ports)
         await _until(stopping, tasks, [*server.tasks, *(() if http is None else http.tasks)])
         logger.info("stopping")
         await _hand_over(hub)

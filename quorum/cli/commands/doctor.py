@@ -140,6 +140,11 @@ def _checks(config: NodeConfig) -> Iterator[Check]:
     member = ("name", "members")
     yield "certificate for clients", (*CLIENT_FILES, *member), lambda: _client_certificates(config)
     yield "certificate for members", PEER_FILES, lambda: _peer_certificates(config)
+    yield (
+        "encryption",
+        ("listen", "http_listen", *CLIENT_FILES, *PEER_FILES, *member),
+        lambda: _plain_text(config),
+    )
     yield "port for clients", ("listen", *member), lambda: [_client_port(config)]
     yield "port for members", member, lambda: [_peer_port(config)]
     yield "port for HTTP", ("http_listen",), lambda: _http_port(config)
@@ -207,6 +212,13 @@ def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
         yield Finding("bad", what, f"{text}; it names {_names(found.certificate)}")
     else:
         yield Finding("ok", what, f"{found.certificate} is one for {address}")
+
+
+def _plain_text(config: NodeConfig) -> Iterator[Finding]:
+    for who, address in config.readable_ports.items():
+        text = f"{address} is without TLS: what goes there can be read on the network, passwords too"
+        keys = "peers_certificate_file" if who == "members" else "tls_certificate_file"
+        yield Finding("warn", f"encryption, {who}", f"{text} ({keys})")
 
 
 def _peer_certificates(config: NodeConfig) -> Iterator[Finding]:
