@@ -421,7 +421,7 @@ def test_fewer_messages_than_wanted_have_a_status_of_their_own(quorum: Quorum, s
 def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("selected")
     _, err = quorum("consume", "selected", "-s", "colour == 1", url=service.url, status=1)
-    assert err.startswith("error: ")
+    assert err.startswith("error: attaching to 'selected': "), "without a tag that nobody has chosen"
     assert len(err.splitlines()) == 1
 
 
@@ -434,6 +434,7 @@ def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Ser
         (("publish", "none", "-j"), b"{\n", 1, "line 1: not JSON"),
         (("publish", "none", "-j", "x"), b"", 2, "arguments or from stdin, not both"),
         (("publish", "none", "x", "-p", "colour=red"), b"", 2, "unknown property 'colour'"),
+        (("publish", "none", "x", "-p", "priority=high"), b"", 2, "allowed: a whole number from 0 to 255"),
         (
             ("publish", "none", "-j"),
             b'{"body": "a", "properties": {"x": 1}}\n',
@@ -710,7 +711,7 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(quorum: Quorum, se
     [
         (("publish", "stuck", "a"), "no message was confirmed for 3 s"),
         (("publish", "stuck", "a", "--tx"), "gave up after 3 s: committing transaction"),
-        (("consume", "stuck"), "gave up after 3 s: attaching consumer"),
+        (("consume", "stuck"), "gave up after 3 s: attaching to 'stuck'"),
         (("queues", "list"), "gave up after 3 s: listing queues: no answer came in time"),
     ],
 )
