@@ -1,5 +1,5 @@
-"""What a message of a plain queue costs a whole member, in executed lines: from the request of a publish to the response
-with its delivery, and its settlement. A batch has a cost, and its messages have none."""
+"""What a message of a plain queue costs a whole member, in executed lines: from the request of a publish to the
+response with its delivery, and its settlement. A batch has a cost, and its messages have none."""
 
 from __future__ import annotations
 
