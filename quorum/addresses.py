@@ -6,6 +6,7 @@ not resolve; the lookup then fails with an OSError.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 MAX_HOST_CHARACTERS = 253
@@ -37,6 +38,15 @@ def host_port(address: str) -> tuple[str, int]:
             f"with a port of 1..{MAX_PORT}"
         )
     return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only its own machine reaches a host: a loopback address, or `localhost`. Other names may be of any
+    machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_name(name: str) -> str:

@@ -36,7 +36,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from quorum.addresses import MAX_MEMBERS, check_name, host_port
+from quorum.addresses import MAX_MEMBERS, check_name, host_port, is_loopback
 from quorum.errors import ConfigError
 from quorum.replication.group_config import GroupConfig
 from quorum.replication.network.handshake import MIN_SECRET_BYTES
@@ -294,6 +294,22 @@ class NodeConfig(BaseSettings):
     def client_address(self) -> str:
         """The address at which this member listens for clients."""
         return self.listen or self.members[self.name].client
+
+    @property
+    def readable_ports(self) -> dict[str, str]:
+        """The addresses of this member whose connections can be read on the network, because other machines reach them
+        and they have no TLS. By who connects: clients, members, HTTP."""
+        is_secured = self.tls_certificate_file is not None
+        places = (
+            ("clients", self.client_address, is_secured),
+            ("members", self.members[self.name].peer, self.peers_certificate_file is not None),
+            ("HTTP", self.http_listen, is_secured),
+        )
+        return {
+            who: address
+            for who, address, has_tls in places
+            if address is not None and not has_tls and not is_loopback(host_port(address)[0])
+        }
 
     def read_secret(self) -> bytes:
         """The shared secret, without white space around it. Raises ConfigError."""

@@ -424,6 +424,10 @@ class Block:
 
     def memory_bytes(self) -> int:
         """The bytes of runs, bit sets and columns, without the fixed size of the objects."""
+        return self.stored_bytes() + (0 if self.columns is None else int(self.columns.nbytes))
+
+    def stored_bytes(self) -> int:
+        """The same without the columns, about the size of the block's page."""
         runs = self.runs
         each_run = (28 if runs.expiries is not None else 20) + 4 * (runs.sizes is not None)
         sets = (
@@ -436,11 +440,9 @@ class Block:
             + len(self.levels)
             + len(self.deaths)
         )
-        columns = 0 if self.columns is None else int(self.columns.nbytes)
+        keys = 0 if self.group_keys is None else self.group_keys.nbytes
         dues = 0 if self.dues is None else 12 * len(self.dues)
-        if self.group_keys is not None:
-            columns += self.group_keys.nbytes
-        return len(runs.firsts) * each_run + sets * (self.size >> 3) + columns + dues
+        return len(runs.firsts) * each_run + sets * (self.size >> 3) + keys + dues
 
     def live_indexes(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         """The Raft indexes of the bodies that are needed, ascending, each once."""

@@ -200,6 +200,8 @@ async def _serve(
             tls=", ".join(_with_tls(config, named)) or "off",
             boot=start.boot,
         )
+        if config.readable_ports:
+            logger.warning("connections without TLS can be read on the network", **config.readable_ports)
         await _until(stopping, tasks, [*server.tasks, *(() if http is None else http.tasks)])
         logger.info("stopping")
         await _hand_over(hub)
@@ -286,7 +288,7 @@ async def _serve_http(
     from quorum.api.http.json_api import JsonApi
     from quorum.api.http.server import HttpServer
 
-    api = JsonApi(hub, services.admin, services.queues)
+    api = JsonApi(hub, services.admin, services.queues, services.bulk)
     server = HttpServer(hub, api, services.certificates, security)
     await server.start(config.http_listen)
     return server

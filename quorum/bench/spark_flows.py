@@ -95,7 +95,11 @@ def table(result: SparkResult) -> Table:
 def run(plan: Plan, note: Note) -> SparkResult:
     """Run the whole bench on its own cluster, which is removed afterwards."""
     from quorum.spark import session
+    from quorum.spark.java import java_home
+    from quorum.spark.session import require_spark
 
+    require_spark()  # before a million messages are published
+    java_home()
     with tempfile.TemporaryDirectory(prefix="quorum-bench-") as directory:
         note(f"starting {plan.members} members")
         with LocalCluster(Path(directory) / "cluster", members=plan.members) as cluster:

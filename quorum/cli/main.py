@@ -57,7 +57,6 @@ app = typer.Typer(
     cls=Group,
     help="Replicated queues with selectors.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -384,6 +384,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             auto_settle=auto_settle,
             timeout_ms=self._limit(timeout_ms),
             priority=priority,
+            has_made_tag=consumer_tag is None,
         )
         tag = f"consumer-{secrets.token_hex(4)}" if consumer_tag is None else consumer_tag
         require_text("consumer_tag", tag)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -162,6 +163,16 @@ _BY_CODE: dict[grpc.StatusCode, type[QuorumError]] = {
 _WRITE_FAILED = "Internal error from Core"
 """Details of an INTERNAL that grpcio's client makes itself: the service ended the call during a write. grpcio 1.85.3
 often loses the status that the service sent. The next try learns it."""
+_NOT_REACHED = (
+    (
+        re.compile(
+            r"failed to connect to all addresses; last error: .*Failed to connect to remote host: (.+)"
+        ),
+        "cannot connect",
+    ),
+    (re.compile(r"errors resolving .*: ([^:\]]+)\]"), "its address cannot be found"),
+)
+"""What gRPC says of a member that it cannot reach, with the system's reason as the group, and plain words."""
 _CODE_BY_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -199,4 +210,14 @@ def from_rpc_error(error: grpc.aio.AioRpcError | grpc.RpcError, doing: str) -> Q
     kind = _BY_CODE.get(error.code(), ServiceError)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return kind(f"{doing}: no answer came in time")
-    return kind(f"{doing}: {error.details() or error.code().name.lower()}")
+    return kind(f"{doing}: {plain_details(error) or error.code().name.lower()}")
+
+
+def plain_details(error: grpc.aio.AioRpcError | grpc.RpcError) -> str:
+    """What gRPC says of a failed call, in plain words if the member could not be reached."""
+    details = error.details() or ""
+    for pattern, words in _NOT_REACHED:
+        found = pattern.fullmatch(details)
+        if found is not None:
+            return f"{words}: {found[1]}"
+    return details

@@ -69,7 +69,7 @@ FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Properties))
 _UNSIGNED = "a whole number from 0"
 _ALLOWED: dict[str, str] = {
     "durable": "true or false",
-    "priority": _UNSIGNED,
+    "priority": "a whole number from 0 to 255",
     "ttl_ms": _UNSIGNED,
     "delivery_delay_ms": _UNSIGNED,
     "delivery_time": "a whole number, ms since 1970",

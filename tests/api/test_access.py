@@ -20,10 +20,11 @@ from quorum.api.grpc.calls import _client_call
 from quorum.api.hub.member_requests import MemberRequests
 from quorum.api.security.access import MAX_HEADER, MAX_LOG_INS, Access, FirstAdministrator, is_loopback
 from quorum.api.security.passwords import secret_of
+from quorum.api.services.session_service import MAX_NOTED
 from quorum.api.status import Code, StatusError, make
 from quorum.catalog.users import User, Users
 from quorum.client.connection.endpoints import CLIENT_CALL
-from quorum.client.errors import PermissionRefused, QuorumError
+from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError
 from quorum.v1 import admin_pb2
 from support.members.users import AWAY, HERE, LIMIT_S, PASSWORD, as_user, header, with_users
 
@@ -574,6 +575,35 @@ def test_the_log_says_who_changed_what() -> None:
         ("configurer", "Admin/DeclareQueue", "queue=other.too", "user 'configurer' has no permission"),
     ]
     assert PASSWORD not in str(lines)
+
+
+def test_the_log_names_what_a_session_was_refused_once_for_each_queue() -> None:
+    """So a client that goes on trying leaves the lines of a minute to others."""
+    with capture_logs() as lines:
+
+        async def body(url: str) -> None:
+            async with quorum.connect(as_user(url, "writer")) as client:
+                for _ in range(3):
+                    with pytest.raises(PublishRejected):
+                        await client.publish("other", b"x")
+                    with pytest.raises(PermissionRefused):
+                        await client.get("mine")
+                with pytest.raises(PermissionRefused):
+                    async with client.consume("third"):
+                        pass
+                for number in range(2 * MAX_NOTED):
+                    with pytest.raises(PublishRejected):
+                        await client.publish(f"other.{number}", b"x")
+
+        with_users(body)
+    found = [each for each in lines if each["event"] == "refused" and each["call"].startswith("Session/")]
+    assert [(each["user"], each["call"], each["target"]) for each in found[:3]] == [
+        ("writer", "Session/publish", "queue=other"),
+        ("writer", "Session/get", "queue=mine"),
+        ("writer", "Session/attach", "queue=third"),
+    ]
+    assert len(found) == MAX_NOTED
+    assert all("no permission" in each["outcome"] and "127.0.0.1" in each["peer"] for each in found)
 
 
 def test_what_is_a_loopback_address() -> None:

@@ -108,7 +108,7 @@ def test_the_port_of_http_is_told_from_the_port_of_clients(made: Path, has_tls: 
     async def run() -> None:
         certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key") if has_tls else None
         async with serving() as (_, [api]):
-            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues), certificates, None)
+            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk), certificates, None)
             [free] = free_ports(1)
             address = f"{HOST}:{await http.start(f'{HOST}:{free}')}"
             urls = [f"quorum://{address}"]
@@ -457,7 +457,7 @@ def test_a_name_that_is_not_ascii_writes_nothing_at_the_http_port(
     async def run() -> None:
         async with serving() as (_, [api]):
             certificates = Certificates(made / "127.0.0.1.pem", made / "127.0.0.1.key")
-            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues), certificates, None)
+            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk), certificates, None)
             [free] = free_ports(1)
             port = await http.start(f"{HOST}:{free}")
             try:
@@ -513,7 +513,10 @@ def test_the_http_port_has_the_renewed_certificate_too_and_metrics_say_when_it_e
         certificates = Certificates(own, made / "127.0.0.1.key")
         async with serving() as (_, [api]):
             http = HttpServer(
-                api.hub, JsonApi(api.hub, api.admin, api.queues), certificates, TlsSecurity(*peer_files)
+                api.hub,
+                JsonApi(api.hub, api.admin, api.queues, api.bulk),
+                certificates,
+                TlsSecurity(*peer_files),
             )
             [free] = free_ports(1)
             port = await http.start(f"{HOST}:{free}")

@@ -28,6 +28,7 @@ from quorum.api.http.metrics import Metrics
 from quorum.api.http.server import MOST_CONNECTIONS
 from quorum.api.security.access import refusal
 from quorum.api.security.rights import BY_METHOD
+from quorum.bulk import BulkClient
 from quorum.catalog.users import User
 from quorum.local_cluster.certificate_files import write_certificates
 from quorum.v1 import admin_pb2, queue_pb2
@@ -67,6 +68,25 @@ def test_a_queue_is_declared_used_and_deleted() -> None:
             await http.ok("POST", f"{api}/purge", {})
             await http.ok("DELETE", api)
             assert (await http.refused("GET", api))[:2] == (404, "NOT_FOUND")
+
+    asyncio.run(run())
+
+
+def test_the_subscriptions_of_a_queue_are_listed() -> None:
+    async def run() -> None:
+        async with member() as http:
+            await http.ok("PUT", "/api/v1/queues/q", {"arguments": {"x-filter-enabled": True}})
+            assert (await http.ok("GET", "/api/v1/queues/q/subscriptions"))["subscriptions"] == []
+
+            def subscribe() -> None:
+                with BulkClient(http.url) as client:
+                    client.open_subscription("q", "archive", selector="colour = 'red'", on_expiry="keep")
+
+            await asyncio.to_thread(subscribe)
+            [found] = (await http.ok("GET", "/api/v1/queues/q/subscriptions"))["subscriptions"]
+            assert (found["subscription"], found["selector"]) == ("archive", "colour = 'red'")
+            assert (found["on_expiry"], found["state"]["outstanding"]) == ("KEEP", 0)
+            assert (await http.ask("GET", "/api/v1/queues/none/subscriptions"))[0] == 404
 
     asyncio.run(run())
 

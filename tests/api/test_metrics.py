@@ -64,7 +64,7 @@ async def get(port: int, path: str, method: str = "GET", user: str = "") -> Answ
 async def served() -> AsyncIterator[tuple[str, int, Api]]:
     """(URL for clients, port for HTTP, services) of a cluster of one."""
     async with serving() as (url, [api]):
-        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
+        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk))
         port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
             yield url, port, api
@@ -228,12 +228,14 @@ def test_metrics_need_a_user_who_monitors_once_there_are_users() -> None:
 def test_an_address_in_use_is_told() -> None:
     async def run() -> None:
         async with serving() as (_, [api]):
-            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
+            http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk))
             port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
             with pytest.raises(
                 OperatorError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: Address already"
             ):
-                await HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues)).start(f"127.0.0.1:{port}")
+                await HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk)).start(
+                    f"127.0.0.1:{port}"
+                )
             await http.stop()
 
     asyncio.run(run())

@@ -16,6 +16,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from quorum.api.http.page_files import HEADERS
+from quorum.bulk import BulkClient
 from quorum.client.client import Client
 from support.page.world import CHROMIUM, PASSWORD, USER, Shared, World, http_port, served_page, shared
 
@@ -164,6 +165,29 @@ def test_dead_letters_are_counted_and_moved_back_after_a_question(at: Shared) ->
         counts = [(await found.client.describe(name)).queue.ready for name in ("bills", "letters", "parking")]
         assert counts == [2, 0, 1]
         await found.check_accessibility()
+        assert found.problems == []
+
+    at.in_browser(body)
+
+
+def test_the_subscriptions_of_a_queue_are_shown(at: Shared) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("subscribed", {"x-filter-enabled": True})
+        await found.open("queue/subscribed", "Queue subscribed")
+        rows = found.page.get_by_role("table", name="Durable subscriptions").get_by_role("row")
+        await expect(rows.nth(1)).to_have_text("none")
+
+        def reserve() -> None:
+            with BulkClient(at.served.url) as client:
+                state = client.open_subscription(
+                    "subscribed", "archive", selector="colour = 'red'", timeout_ms=60_000
+                )
+                client.reserve("subscribed", "archive", state.generation, after=0)
+
+        await found.client.publish("subscribed", b"one", application_properties={"colour": "red"})
+        await asyncio.to_thread(reserve)
+        await found.page.get_by_role("button", name="Look again").click()
+        await expect(rows.nth(1)).to_have_text(re.compile("archive.*colour = 'red'.*1.*0.*1.*60 s.*released"))
         assert found.problems == []
 
     at.in_browser(body)

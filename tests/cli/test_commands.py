@@ -173,6 +173,37 @@ def test_help_and_version_come_without_anything_heavy(quorum: Quorum) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("quorum que", {"queues"}),
+        ("quorum queues re", {"redrive"}),
+        ("quorum publish --rou", {"--routing-key"}),
+        ("quorum cluster ", {"up", "down", "status", "add", "remove"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(line: str, completed: set[str]) -> None:
+    """Bash asks the command for the words with which it can go on."""
+    asked = {
+        "_QUORUM_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(line.split(" ")) - 1),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "quorum"],
+        cwd=ROOT,
+        env=environment() | asked,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    found = set(told(done, 0)[0].split())
+    if line.endswith(" "):
+        assert completed <= found
+    else:
+        assert found == completed
+
+
 def test_dead_letters_of_one_queue_are_moved_back(quorum: Quorum, service: Service) -> None:
     for name in ("parking", "bills"):
         quorum("queues", "declare", name, url=service.url)
@@ -384,7 +415,7 @@ def test_fewer_messages_than_wanted_have_a_status_of_their_own(quorum: Quorum, s
 def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Service) -> None:
     service.cluster.declare("selected")
     _, err = quorum("consume", "selected", "-s", "colour == 1", url=service.url, status=1)
-    assert err.startswith("error: ")
+    assert err.startswith("error: attaching to 'selected': "), "without a tag that nobody has chosen"
     assert len(err.splitlines()) == 1
 
 
@@ -397,6 +428,7 @@ def test_a_selector_the_service_refuses_is_one_line(quorum: Quorum, service: Ser
         (("publish", "none", "-j"), b"{\n", 1, "line 1: not JSON"),
         (("publish", "none", "-j", "x"), b"", 2, "arguments or from stdin, not both"),
         (("publish", "none", "x", "-p", "colour=red"), b"", 2, "unknown property 'colour'"),
+        (("publish", "none", "x", "-p", "priority=high"), b"", 2, "allowed: a whole number from 0 to 255"),
         (
             ("publish", "none", "-j"),
             b'{"body": "a", "properties": {"x": 1}}\n',
@@ -673,7 +705,7 @@ def test_a_publish_that_is_not_confirmed_says_so_and_gives_up(quorum: Quorum, se
     [
         (("publish", "stuck", "a"), "no message was confirmed for 3 s"),
         (("publish", "stuck", "a", "--tx"), "gave up after 3 s: committing transaction"),
-        (("consume", "stuck"), "gave up after 3 s: attaching consumer"),
+        (("consume", "stuck"), "gave up after 3 s: attaching to 'stuck'"),
         (("queues", "list"), "gave up after 3 s: listing queues: no answer came in time"),
     ],
 )

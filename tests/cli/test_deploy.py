@@ -183,6 +183,51 @@ def test_the_unit_lets_a_member_write_where_the_pages_put_its_files() -> None:
         )
 
 
+def test_the_unit_takes_away_what_a_member_never_uses() -> None:
+    """No right of root, no other kinds of system calls, no view of other processes, no new namespaces."""
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DEPLOY / "quorum.service", encoding="utf-8")
+    service = unit["Service"]
+    wanted = {
+        "CapabilityBoundingSet": "",
+        "SystemCallFilter": "@system-service",
+        "SystemCallErrorNumber": "EPERM",
+        "SystemCallArchitectures": "native",
+        "ProtectProc": "invisible",
+        **dict.fromkeys(
+            (
+                "NoNewPrivileges",
+                "ProtectClock",
+                "ProtectHostname",
+                "ProtectKernelLogs",
+                "RestrictNamespaces",
+                "RestrictRealtime",
+                "RestrictSUIDSGID",
+            ),
+            "yes",
+        ),
+    }
+    assert {key: service.get(key) for key in wanted} == wanted
+
+
+def test_the_user_of_a_member_cannot_log_in() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"`(useradd [^`]*)`", page)
+    assert "--shell /usr/sbin/nologin" in command
+    image = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    [command] = re.findall(r"RUN (useradd .*)", image)
+    assert "--shell /usr/sbin/nologin" in command
+
+
+def test_a_container_of_the_compose_file_can_write_only_its_data(compose: dict[str, Any]) -> None:
+    for member in members_of(compose).values():
+        assert member["read_only"] is True
+        assert member["tmpfs"] == ["/tmp"]
+        assert member["cap_drop"] == ["ALL"]
+        assert member["security_opt"] == ["no-new-privileges:true"]
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_can_read_the_unit(tmp_path: Path) -> None:
     text = (DEPLOY / "quorum.service").read_text(encoding="utf-8")

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import google_crc32c
 import pytest
 import typer
 
@@ -123,7 +124,9 @@ def test_all_that_is_wrong_with_a_configuration_is_told_at_once(config: Path) ->
     ):
         assert len([line for line in said if word in line]) == 1, word
     assert len(said) == 9
-    assert found["not checked"].text == "port for HTTP (correct http_listen first)"
+    assert found["not checked"].text == (
+        "encryption (correct http_listen first); port for HTTP (correct http_listen first)"
+    )
     assert {"port for clients", "port for members", "disk", "b, for members"} <= found.keys()
 
 
@@ -227,6 +230,17 @@ def test_a_slow_disk_is_told(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert by_name(config)["disk"].level == "warn"
 
 
+@pytest.mark.parametrize(("implementation", "level"), [("c", "ok"), ("python", "warn")])
+def test_slow_checksums_are_told(
+    config: Path, implementation: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the package has no compiled part, a member computes each checksum in Python."""
+    monkeypatch.setattr(google_crc32c, "implementation", implementation)
+    told = by_name(config)["checksums"]
+    assert told.level == level
+    assert ("google-crc32c" in told.text) is (level == "warn")
+
+
 # ---- packages
 
 REQUIRED = [
@@ -305,6 +319,20 @@ def test_a_client_alone_is_told_what_is_there(monkeypatch: pytest.MonkeyPatch) -
 
 
 # ---- certificates and other files
+
+
+def test_ports_that_others_reach_without_tls_are_told(config: Path) -> None:
+    """On loopback addresses nobody else listens."""
+    assert not [name for name in by_name(config) if name.startswith("encryption")]
+    reached = config.read_text().replace("127.0.0.1:7401", "a.example:7401")
+    config.write_text(f'listen = "0.0.0.0:7400"\nhttp_listen = "127.0.0.1:7480"\n{reached}')
+    told = {name: each for name, each in by_name(config).items() if name.startswith("encryption")}
+    assert set(told) == {"encryption, clients", "encryption, members"}
+    assert {each.level for each in told.values()} == {"warn"}
+    assert "0.0.0.0:7400 is without TLS" in told["encryption, clients"].text
+    assert "tls_certificate_file" in told["encryption, clients"].text
+    secured(config)
+    assert load(config).readable_ports == {}
 
 
 FILES = """

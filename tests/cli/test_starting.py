@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,28 @@ def test_the_line_about_the_start_names_the_ports_and_those_with_tls(tmp_path: P
         line = started(cluster)
         assert (line["http"], line["tls"]) == expected
         assert (line["clients"], line["peers"]) == (cluster.members[0].client, cluster.members[0].peer)
+
+
+def test_a_member_that_others_reach_without_tls_says_so(tmp_path: Path) -> None:
+    line = "connections without TLS can be read on the network"
+    for name, settings, told in (
+        ("own", {}, False),
+        ("all", {"listen": f"0.0.0.0:{free_ports(1)[0]}"}, True),
+    ):
+        cluster = LocalCluster(tmp_path / name, 1, settings={"log_format": "json", **settings})
+        [member] = cluster.members
+        cluster.start()
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while '"started"' not in (output := member.output.read_text()):
+                assert time.monotonic() < deadline, output
+                time.sleep(0.05)
+        finally:
+            cluster.stop()
+        found = [
+            each for each in map(json.loads, member.output.read_text().splitlines()) if each["event"] == line
+        ]
+        assert [each.get("clients") for each in found] == ([settings.get("listen")] if told else [])
 
 
 @pytest.mark.parametrize("port", ["clients", "peers", "HTTP"])

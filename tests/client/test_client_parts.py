@@ -17,13 +17,14 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import quorum
+import quorum.sync
 from quorum.client import errors, values
 from quorum.client.connection.endpoints import Channels, parse_url, shown_url
 from quorum.client.errors import PublishRejected, ServiceError, UsageError
 from quorum.client.messages.batch import BatchReader, Message, PreparedBatch, encode_batch
 from quorum.client.messages.tags import TagRanges, count_of
 from quorum.client.session.publisher import Publisher
+from quorum.local_cluster.ports import HOST, free_ports
 from quorum.v1 import queue_pb2
 
 SPAN = st.tuples(st.integers(1, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
@@ -262,6 +263,37 @@ def test_an_error_says_whose_fault_it_is(code: int, kind: type[errors.QuorumErro
     assert type(error) is kind
     assert str(error) == "doing it: because"
     assert (error.reason, error.metadata) == ("WHY", {"line": "1"})
+
+
+@pytest.mark.parametrize(
+    ("of_grpc", "said"),
+    [
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:9999: Failed to connect to "
+            "remote host: Connection refused",
+            "x: cannot connect: Connection refused",
+        ),
+        (
+            "errors resolving node-1.invalid:7400: [field:hostname lookup error:address lookup failed for "
+            "node-1.invalid:7400: Domain name not found]",
+            "x: its address cannot be found: Domain name not found",
+        ),
+        ("Socket closed", "x: Socket closed"),
+    ],
+)
+def test_a_member_that_cannot_be_reached_is_told_in_plain_words(of_grpc: str, said: str) -> None:
+    error = grpc.aio.AioRpcError(
+        grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata(), grpc.aio.Metadata(), of_grpc
+    )
+    found = errors.from_rpc_error(error, "x")
+    assert type(found) is errors.UnavailableError
+    assert str(found) == said
+
+
+def test_the_words_of_grpc_about_a_closed_port_are_known() -> None:
+    with pytest.raises(errors.UnavailableError) as found:
+        quorum.sync.connect(f"quorum://{HOST}:{free_ports(1)[0]}", connect_timeout_ms=2_000)
+    assert str(found.value).endswith("cannot connect: Connection refused")
 
 
 def test_a_call_without_details_has_its_code() -> None:

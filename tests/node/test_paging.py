@@ -117,6 +117,26 @@ def test_blocks_with_columns_stay_up_to_the_whole_target() -> None:
     assert 0 < len(node.warm) < len(node.written)
 
 
+def test_blocks_that_a_scan_has_changed_leave_the_memory_at_the_price_of_their_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A scan that finds a message in each block outdates all their pages. A page has no fields, and the summary of the
+    fields is known: so many of them can be written in a turn."""
+    node = Node(1, filter_enabled=True)
+    for _ in range(10):
+        node.publish(8, [{"application-properties.key": f"{n}" * 200} for n in range(8)])
+    node.turns(60)
+    assert len(node.warm) == 1
+    node.world.attach(node.name, "c", 100, f"key = '{'3' * 200}'")
+    node.world.wake_until_done()
+    assert node.warm == list(range(11)) and node.written == [], "read for the scan, and changed by it"
+    blocks = node.world.machine.queues[1].messages.blocks
+    monkeypatch.setattr(paging, "BYTES_A_TURN", blocks.get(0).memory_bytes())
+    node.now_ms += paging.PLAN_MS
+    node.turns(1)
+    assert len(node.warm) == 1
+
+
 def test_a_lazy_queue_pages_at_once() -> None:
     node = Node(PLENTY, queue_mode="lazy")
     node.publish(81)

@@ -7,7 +7,7 @@ from typing import Any
 from fifo.frozen_dataclasses import dataclass
 from quorum.api.http import json_codec
 from quorum.api.http.json_codec import JsonError
-from quorum.v1 import admin_pb2, queue_pb2
+from quorum.v1 import admin_pb2, bulk_pb2, queue_pb2
 
 PREFIX = "/api/v1"
 JSON = "application/json"
@@ -65,6 +65,12 @@ CALLS = (
         "Take messages, which leave the queue at once",
         has_body=True,
     ),
+    Call(
+        "GET",
+        "/queues/{queue}/subscriptions",
+        "Bulk/ListSubscriptions",
+        "Durable subscriptions of a queue",
+    ),
     Call("GET", "/policies", "Admin/ListPolicies", "Policies by name"),
     Call(
         "PUT",
@@ -103,7 +109,7 @@ def service_method(rpc: str) -> Any:
 
 
 def _module(service: str) -> Any:
-    return admin_pb2 if service == "Admin" else queue_pb2
+    return {"Admin": admin_pb2, "Bulk": bulk_pb2, "Queue": queue_pb2}[service]
 
 
 def _request_class(rpc: str) -> Any:

@@ -2,9 +2,9 @@
 
 A path names a method of the services. The request is made from the path, the query and the JSON body. Then it takes the
 same way as over gRPC: log-in before its body is read, limits, permissions, and the service's own handler. Sessions and
-the bulk calls are not here: they are streams. Three paths are no single call: the events of the page (events.py), the
-dead letters of a queue, and their redrive (dead_letters.py). calls.py has the table, errors.py what a refused request
-gets, callers.py who asks, description.py the OpenAPI document.
+the bulk calls with messages are not here: they are streams. Three paths are no single call: the events of the page
+(events.py), the dead letters of a queue, and their redrive (dead_letters.py). calls.py has the table, errors.py what a
+refused request gets, callers.py who asks, description.py the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class _Context:
 
 
 class JsonApi:
-    """The paths of a member. admin, queues: its services."""
+    """The paths of a member. admin, queues, bulk: its services."""
 
-    def __init__(self, hub: Hub, admin: Any, queues: Any) -> None:
+    def __init__(self, hub: Hub, admin: Any, queues: Any, bulk: Any) -> None:
         self._hub = hub
-        self._services = {"Admin": admin, "Queue": queues}
+        self._services = {"Admin": admin, "Bulk": bulk, "Queue": queues}
         self._calls = Shares(MAX_CALLS)
         self._events = Events(self._calls, AllQueues(hub), self._admitted, self._checked_call)
         self._redriver = Redriver(hub)

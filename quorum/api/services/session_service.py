@@ -31,6 +31,13 @@ from quorum.v1 import queue_pb2 as pb
 PARTS_AT_A_TIME = 128
 """Dispositions and credits of a turn that are carried out without a pause."""
 
+MAX_NOTED = 16
+"""Refusals for lack of a permission that a session leaves in the log: the first one for each call and name. A client
+that goes on trying must not take all lines of a minute."""
+
+MAX_TARGET = 255
+"""Characters of a name in such a line."""
+
 _OUTCOMES: dict[int, type[c.Settle]] = {
     pb.Disposition.SETTLE: c.Settle,
     pb.Disposition.RETURN: c.Return,
@@ -46,6 +53,9 @@ class SessionCall:
         self._hub = hub
         self._session = ClientSession(hub)
         self._takes_turns = False
+        self._peer = ""
+        self._noted: set[tuple[str, str]] = set()
+        """the calls and targets that the log has as refused"""
         self._requests: dict[str, Callable[[Any], Any]] = {
             "publish": self._publish,
             "disposition": self._disposition,
@@ -80,6 +90,7 @@ class SessionCall:
         if first is None or first.WhichOneof("request") != "open":
             raise status.invalid("bad_session", "the first request of a session must be open")
         hello = first.open
+        self._peer = getattr(context, "wire_peer", context.peer)()
         self._takes_turns = hello.takes_turns
         producer = producer_of(USER.get(), hello.producer_id)
         self._session.open(producer, hello.epoch, owner_of(context.peer()), hello.first_new_sequence)
@@ -128,6 +139,8 @@ class SessionCall:
         user = USER.get()
         refused = None if user is None else refusal(published(request), user)
         denied = {} if refused is None else _denied(request, user)
+        if refused is not None:
+            self._note("publish", request.exchange, *(denied.values() or (refused.status,)))
         if refused is not None and not denied:
             await self._refuse(request, refused)
         elif request.tx:
@@ -161,15 +174,27 @@ class SessionCall:
                 _route(request), request.first_sequence, request.lowest_unconfirmed, request.batch, why
             )
 
-    def _may_read(self, request: pb.Attach | pb.SessionGet) -> bool:
+    def _note(self, call: str, exchange: str, *refusals: status.Status) -> None:
+        """Write to the log what a permission was missing for. exchange: to which a batch was published; empty: the
+        names are those of queues."""
+        user = USER.get()
+        for each in refusals:
+            target = f"{'exchange' if exchange else 'queue'}={dict(each.metadata)['name']}"[:MAX_TARGET]
+            if user is None or (call, target) in self._noted or len(self._noted) >= MAX_NOTED:
+                continue
+            self._noted.add((call, target))
+            self._hub.access.audit.refused(f"Session/{call}", user.name, self._peer, target, each.message)
+
+    def _may_read(self, call: str, request: pb.Attach | pb.SessionGet) -> bool:
         """Refuses the request if the user may not read its queue."""
         refused = refusal(((READ, request.queue),), USER.get())
         if refused is not None:
+            self._note(call, "", refused.status)
             self._session.refuse(request.request_id, refused)
         return refused is None
 
     async def _attach(self, request: pb.Attach) -> None:
-        if not self._may_read(request):
+        if not self._may_read("attach", request):
             return
         await self._session.consumers.attach(
             request.request_id,
@@ -210,7 +235,7 @@ class SessionCall:
         self._session.consumers.cancel(request.request_id, request.consumer_tag, requeue=request.requeue)
 
     async def _get(self, request: pb.SessionGet) -> None:
-        if not self._may_read(request):
+        if not self._may_read("get", request):
             return
         await self._session.consumers.get(
             request.request_id, request.queue, request.count, settled=request.settled

@@ -92,9 +92,12 @@ def findings(file: Path | None) -> Iterator[Finding]:
     yield Finding("ok", "system", f"Python {platform.python_version()}, Linux {platform.release()}")
     yield from _packages(is_for_member=file is not None)
     yield _open_files()
+    lacks_packages = bool(_lacking("server")[0])
+    if not lacks_packages:
+        yield _checksums()
     if file is None:
         return
-    if _lacking("server")[0]:
+    if lacks_packages:
         yield Finding("warn", "not checked", f"{file} and all that it names (install the packages first)")
         return
     from quorum.config import examine
@@ -137,6 +140,11 @@ def _checks(config: NodeConfig) -> Iterator[Check]:
     member = ("name", "members")
     yield "certificate for clients", (*CLIENT_FILES, *member), lambda: _client_certificates(config)
     yield "certificate for members", PEER_FILES, lambda: _peer_certificates(config)
+    yield (
+        "encryption",
+        ("listen", "http_listen", *CLIENT_FILES, *PEER_FILES, *member),
+        lambda: _plain_text(config),
+    )
     yield "port for clients", ("listen", *member), lambda: [_client_port(config)]
     yield "port for members", member, lambda: [_peer_port(config)]
     yield "port for HTTP", ("http_listen",), lambda: _http_port(config)
@@ -204,6 +212,13 @@ def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
         yield Finding("bad", what, f"{text}; it names {_names(found.certificate)}")
     else:
         yield Finding("ok", what, f"{found.certificate} is one for {address}")
+
+
+def _plain_text(config: NodeConfig) -> Iterator[Finding]:
+    for who, address in config.readable_ports.items():
+        text = f"{address} is without TLS: what goes there can be read on the network, passwords too"
+        keys = "peers_certificate_file" if who == "members" else "tls_certificate_file"
+        yield Finding("warn", f"encryption, {who}", f"{text} ({keys})")
 
 
 def _peer_certificates(config: NodeConfig) -> Iterator[Finding]:
@@ -366,6 +381,20 @@ def _lacking(extra: str) -> tuple[list[str], list[str]]:
             if not wanted.contains(installed, prereleases=True):
                 other.append(f"{name} is {installed}, wanted is {wanted}")
     return missing, other
+
+
+def _checksums() -> Finding:
+    """How a member computes the checksums of its records: without its compiled part, the package does it in Python."""
+    import google_crc32c
+
+    if google_crc32c.implementation == "c":
+        return Finding("ok", "checksums", "computed by compiled code")
+    return Finding(
+        "warn",
+        "checksums",
+        "google-crc32c has no compiled part here, so each checksum takes hundreds of times more CPU time; install a "
+        "build of google-crc32c that has it",
+    )
 
 
 def _open_files() -> Finding:

@@ -89,9 +89,10 @@ def _cause(error: Any, service: Service | None, address: str, timeout: float, en
         return f"nothing came within {timeout:g} s"
     from quorum.client.connection import tls
     from quorum.client.connection.endpoints import Service
+    from quorum.client.errors import plain_details
 
     try:
         found, _ = tls.problem_now(service or Service((address,)), address, min(left_s, tls.LIMIT_S))
     except ValueError:  # it is no host:port
         found = ""
-    return found or str(error.details())
+    return found or plain_details(error)

@@ -63,7 +63,7 @@ class Attachments:
         if not done:
             last = self._stream.last_error
             why = f"; last error: {last}" if last is not None else ""
-            self.abandon(consumer, TimedOut(f"attaching {consumer} took over {timeout_ms} ms{why}"))
+            self.abandon(consumer, TimedOut(f"{_attaching(consumer)} took over {timeout_ms} ms{why}"))
 
     def abandon(self, consumer: Consumer, error: QuorumError) -> None:
         """End a consumer whose attachment is given up."""
@@ -228,7 +228,7 @@ class Attachments:
         while not consumer.is_ended:
             try:
                 await self._stream.wait()
-                request_id, answer = self._stream.ask(f"attaching {consumer}")
+                request_id, answer = self._stream.ask(_attaching(consumer))
                 self._stream.send(attach=consumer.attach_request(request_id))
                 await answer
                 if consumer.wants_drain:
@@ -239,3 +239,8 @@ class Attachments:
             except QuorumError as error:
                 self._consumers.pop(consumer.consumer_tag, None)
                 consumer.end(error)
+
+
+def _attaching(consumer: Consumer) -> str:
+    """What is done, for errors."""
+    return f"attaching to {consumer.queue!r}" if consumer.options.has_made_tag else f"attaching {consumer}"

@@ -51,6 +51,8 @@ class ConsumerOptions:
     auto_settle: bool = False
     timeout_ms: int | None = None
     priority: int = 0
+    has_made_tag: bool = False
+    """The client has made the tag, so it says nothing to the caller."""
 
 
 @dataclass(slots=True)

@@ -241,9 +241,11 @@ class Pager:
         machine.page_out(queue, block.number)
 
     def _note(self, block: Block) -> None:
+        """Counts a block that is about to be written. Its columns are not written, but read once for their summary."""
         self._written += 1
         if block.stored is None:
-            self._written_bytes += block.memory_bytes()
+            has_summary = bool(block.summary) or not block.has_fields
+            self._written_bytes += block.stored_bytes() if has_summary else block.memory_bytes()
 
     def _may_write(self) -> bool:
         return self._written < BLOCKS_A_TURN and self._written_bytes < BYTES_A_TURN

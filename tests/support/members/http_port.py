@@ -110,7 +110,7 @@ async def member(certificates: Path | None = None) -> AsyncIterator[Http]:
         own = Certificates(certificates / "127.0.0.1.pem", certificates / "127.0.0.1.key")
         tls = ssl.create_default_context(cafile=certificates / "ca.pem")
     async with asyncio.timeout(LIMIT_S), serving() as (url, [api]):
-        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues), own)
+        http = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk), own)
         port = await http.start(f"127.0.0.1:{free_ports(1)[0]}")
         try:
             yield Http(url, port, tls)

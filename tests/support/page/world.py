@@ -50,7 +50,10 @@ class World:
 
 @dataclass
 class Served:
+    """url: of the administrator, for clients."""
+
     base: str
+    url: str
     client: Client
     api: Api
 
@@ -72,7 +75,7 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def http_port(api: Api) -> AsyncIterator[tuple[str, HttpServer]]:
-    server = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues))
+    server = HttpServer(api.hub, JsonApi(api.hub, api.admin, api.queues, api.bulk))
     port = await server.start(f"127.0.0.1:{free_ports(1)[0]}")
     try:
         yield f"http://127.0.0.1:{port}", server
@@ -86,8 +89,9 @@ async def served_page(size: int = 1, members: int = 1) -> AsyncIterator[Served]:
     async with serving(size, members) as (url, [api, *_]), http_port(api) as (base, _):
         async with quorum.connect(url) as first:
             await first.set_user(USER, PASSWORD, administers=True)
-        async with quorum.connect(url.replace("//", f"//{USER}:{PASSWORD}@")) as client:
-            yield Served(base, client, api)
+        own = url.replace("//", f"//{USER}:{PASSWORD}@")
+        async with quorum.connect(own) as client:
+            yield Served(base, own, client, api)
 
 
 @contextlib.asynccontextmanager

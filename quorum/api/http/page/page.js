@@ -352,7 +352,7 @@ async function queue(parameters, name) {
   return {
     title: `Queue ${name}`,
     elements: [
-      rates.place, place, dead_letters(name, path, found.queue),
+      rates.place, place, subscriptions(path), dead_letters(name, path, found.queue),
       selector_console(path, found.queue, parameters.get("selector") || ""), dangers(name, path, found.queue),
     ],
     events: "?queue=" + encodeURIComponent(name),
@@ -387,6 +387,29 @@ function details(described) {
     table("Consumers", [["tag"], ["member"], ["selector"], ["credit", "number"], ["checked out", "number"]], consumers),
   ];
 }
+
+// ---- subscriptions
+
+const ON_EXPIRY = { RELEASE: "released", DISCARD: "discarded", KEEP: "kept" };
+
+function subscriptions(path) {
+  const output = element("div", { "aria-live": "polite" });
+  const look = () => told(output, async () => {
+    const found = await call("GET", `${path}/subscriptions`);
+    return [table("Durable subscriptions", SUBSCRIPTION_COLUMNS, found.subscriptions.map((each) => [
+      each.subscription, each.selector, each.state.outstanding, each.state.settled, each.state.last,
+      `${number.format(each.timeout_ms / 1000)} s`, ON_EXPIRY[each.on_expiry],
+    ]))];
+  });
+  look();
+  return section("Subscriptions",
+    element("p", {}, "Spark queries and other programs reserve messages by a durable subscription. ",
+      element("button", { type: "button", onclick: look }, "Look again")),
+    output);
+}
+
+const SUBSCRIPTION_COLUMNS = [["subscription"], ["selector"], ["outstanding", "number"], ["settled to", "number"],
+  ["reserved to", "number"], ["timeout", "number"], ["then outstanding messages are"]];
 
 // ---- dead letters
 
