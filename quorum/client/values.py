@@ -80,7 +80,8 @@ _ALLOWED: dict[str, str] = {
 """Allowed values of the fields that do not hold text. Error messages name them."""
 _FIELD_BY_NAME: dict[str, str] = {
     known: name for name in FIELD_NAMES for known in (amqp_name(name), name.replace("_", "-"))
-}
+} | {"x-opt-delivery-delay": "delivery_delay_ms", "x-opt-delivery-time": "delivery_time"}
+"""With hyphens; the last two are annotations of AMQP."""
 
 
 def _shown(value: object) -> str:
