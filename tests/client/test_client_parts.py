@@ -96,7 +96,7 @@ def test_a_delay_and_a_time_are_properties(properties: Any) -> None:
 
 
 def test_delays_may_have_the_names_of_amqp_annotations() -> None:
-    wire = encode_properties({"x-opt-delivery-delay": 1_500, "x_opt_delivery_time": 5}, None)
+    wire = values.encode_properties({"x-opt-delivery-delay": 1_500, "x_opt_delivery_time": 5}, None)
     assert (wire.delivery_delay_ms, wire.delivery_time) == (1_500, 5)
     at = datetime(2027, 1, 1, tzinfo=UTC)
     wire = values.encode_properties(values.with_delay(properties, None, at), None)
