@@ -93,15 +93,15 @@ def test_a_delay_and_a_time_are_properties(properties: Any) -> None:
     for delay, delay_ms in ((2, 2_000), (0.0001, 1), (timedelta(minutes=1), 60_000)):
         wire = values.encode_properties(values.with_delay(properties, delay, None), None)
         assert (wire.delivery_delay_ms, wire.subject) == (delay_ms, subject)
+    at = datetime(2027, 1, 1, tzinfo=UTC)
+    wire = values.encode_properties(values.with_delay(properties, None, at), None)
+    assert (wire.delivery_time, wire.subject) == (1_798_761_600_000, subject)
+    assert values.with_delay(properties, None, None) is properties
 
 
 def test_delays_may_have_the_names_of_amqp_annotations() -> None:
     wire = values.encode_properties({"x-opt-delivery-delay": 1_500, "x_opt_delivery_time": 5}, None)
     assert (wire.delivery_delay_ms, wire.delivery_time) == (1_500, 5)
-    at = datetime(2027, 1, 1, tzinfo=UTC)
-    wire = values.encode_properties(values.with_delay(properties, None, at), None)
-    assert (wire.delivery_time, wire.subject) == (1_798_761_600_000, subject)
-    assert values.with_delay(properties, None, None) is properties
 
 
 @pytest.mark.parametrize(
