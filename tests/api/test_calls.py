@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -23,6 +24,8 @@ from quorum.v1 import admin_pb2, admin_pb2_grpc, bulk_pb2, bulk_pb2_grpc, queue_
 from support import virtual_time
 from support.hostile.http2 import StalledClient
 from support.hostile.protobuf import field
+from support.members.served import serving
+from support.members.services import Api
 
 BATCH = BatchLimits(100, 1 << 20, 2 << 20)
 WINDOW = 4 << 20
@@ -543,3 +546,63 @@ def test_addresses_are_told_from_what_grpc_says() -> None:
     assert client_address("ipv6:%5B::ffff:10.0.0.8%5D:1") != client_address("ipv4:10.0.0.7:2")
     assert client_address("ipv6:%5Bfe80::1%25eth0%5D:1") == "fe80::/64"
     assert client_address("unix:/tmp/socket") == "unix:/tmp/socket"
+
+
+async def a_wrong_request(channel: grpc.aio.Channel, api: Api) -> None:
+    request = queue_pb2.PublishRequest(queue="q", messages=[queue_pb2.Message()] * 5_000)
+    await refused(queue_pb2_grpc.QueueStub(channel).Publish(request), REFUSED, "allowed: 4096")
+
+
+async def a_refused_request(channel: grpc.aio.Channel, api: Api) -> None:
+    request = queue_pb2.PublishRequest(queue="q", messages=[queue_pb2.Message()])
+    found = queue_pb2_grpc.QueueStub(channel).Publish(request)
+    await refused(found, grpc.StatusCode.NOT_FOUND, "no queue 'q'")
+
+
+async def a_refused_stream(channel: grpc.aio.Channel, api: Api) -> None:
+    found = queue_pb2_grpc.QueueStub(channel).Browse(queue_pb2.BrowseRequest(queue="q"))
+    await refused(found.read(), grpc.StatusCode.NOT_FOUND, "no queue 'q'")
+
+
+async def a_session_that_the_member_ends(channel: grpc.aio.Channel, api: Api) -> None:
+    session = queue_pb2_grpc.QueueStub(channel).Session()
+    await session.write(queue_pb2.SessionRequest(open=queue_pb2.Open(producer_id=bytes(16), epoch=1)))
+    assert (await session.read()).HasField("opened")
+    api.hub.leave("stopping")
+    await refused(session.read(), grpc.StatusCode.UNAVAILABLE, "")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        a_wrong_request,
+        a_refused_request,
+        a_refused_stream,
+        a_session_that_the_member_ends,
+    ],
+)
+def test_a_call_that_has_failed_takes_no_memory(
+    made: Callable[[grpc.aio.Channel, Api], Coroutine[Any, Any, None]],
+) -> None:
+    """Before, its request was kept until the next garbage collection, which comes late to an idle member: a flood of
+    large requests that were refused left gigabytes behind."""
+
+    def calls() -> int:
+        return sum(isinstance(each, calls_module.Call | calls_module.Requests) for each in gc.get_objects())
+
+    async def run() -> None:
+        async with (
+            asyncio.timeout(HANDLERS_END_S),
+            serving() as (url, [api]),
+            grpc.aio.insecure_channel(url.removeprefix("quorum://")) as channel,
+        ):
+            gc.collect()
+            gc.disable()
+            try:
+                await made(channel, api)
+                while calls():
+                    await asyncio.sleep(0.01)
+            finally:
+                gc.enable()
+
+    asyncio.run(run())

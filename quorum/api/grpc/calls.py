@@ -327,7 +327,13 @@ class Gate:
         """A handler for the server that takes and gives streams of bytes, and runs this method."""
 
         async def run(_: AsyncIterator[bytes], context: Context) -> None:
-            await self._run(method, context)
+            try:
+                await self._run(method, context)
+            except grpc.aio.AbortError as error:
+                # The context keeps the error, and the frames of the error keep the context: until the next garbage
+                # collection, the request would take memory.
+                error.__context__ = None
+                raise error.with_traceback(None) from None
 
         return grpc.stream_stream_rpc_method_handler(run, None, None)
 

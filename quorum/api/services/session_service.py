@@ -78,6 +78,7 @@ class SessionCall:
             async for turn in self._session.outcomes(together=self._takes_turns):
                 await context.write(_response(turn))
         except status.StatusError as error:
+            error.__traceback__ = None  # its frames keep the session, which keeps the error
             await abort(context, error)
         finally:
             if reading is not None:
