@@ -119,9 +119,11 @@ def with_server(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
-            await run(World(channel, gate, services, port))
-        await server.stop(None)
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+                await run(World(channel, gate, services, port))
+        finally:  # one that outlives its event loop fails a later test, when it is collected
+            await server.stop(None)
         async with asyncio.timeout(HANDLERS_END_S):  # the last handlers may end some turns after the server
             while gate.calls.total or gate.reserved.total:
                 await asyncio.sleep(0)

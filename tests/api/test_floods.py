@@ -34,19 +34,21 @@ def test_a_flood_of_resets_and_pings_holds_up_nobody_and_leaves_nothing() -> Non
         admin_pb2_grpc.add_AdminServicer_to_server(Admin(), gate)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            stub: Any = admin_pb2_grpc.AdminStub(channel)
-            for _ in range(ROUNDS):
-                flood = await FloodingClient.connect(port)
-                with suppress(ConnectionError):  # the server may close who pings too much
-                    await flood.reset_calls(PATH, RESETS)
-                    await flood.ping(PINGS)
-                answer = await stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ENDS_S)
-                assert answer.answering_node == "n1"
-                flood.close()
-            async with asyncio.timeout(ENDS_S):
-                while gate.calls.total or gate.reserved.total:
-                    await asyncio.sleep(0)
-        await server.stop(None)
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                stub: Any = admin_pb2_grpc.AdminStub(channel)
+                for _ in range(ROUNDS):
+                    flood = await FloodingClient.connect(port)
+                    with suppress(ConnectionError):  # the server may close who pings too much
+                        await flood.reset_calls(PATH, RESETS)
+                        await flood.ping(PINGS)
+                    answer = await stub.ClusterStatus(admin_pb2.ClusterStatusRequest(), timeout=ENDS_S)
+                    assert answer.answering_node == "n1"
+                    flood.close()
+                async with asyncio.timeout(ENDS_S):
+                    while gate.calls.total or gate.reserved.total:
+                        await asyncio.sleep(0)
+        finally:
+            await server.stop(None)
 
     asyncio.run(scenario())

@@ -170,6 +170,19 @@ async def test_draining_ends_the_iteration_after_what_is_there(world: World) -> 
     assert settled(world) == seen
 
 
+@on_cluster()
+async def test_a_second_drain_gives_as_many_messages_more_as_are_asked_for(world: World) -> None:
+    async with quorum.connect(world.url) as client:
+        await filled(client, 9)
+        async with client.consume("q", prefetch=2) as consumer:
+            await consumer.drain()
+            assert len([message async for message in consumer]) == 2
+            await consumer.drain_more(3)
+            assert len([message async for message in consumer]) == 3
+            assert consumer.options.prefetch == 3
+    assert world.cluster.queues["q"].settled == []
+
+
 @on_cluster(nodes=1)
 async def test_a_drained_consumer_has_ended_when_its_stream_is_lost(world: World) -> None:
     async with quorum.connect(world.url) as client:

@@ -14,7 +14,7 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from quorum.client.errors import ClosedError, ConnectionLost, RefusedError, TimedOut, TlsError, UnreadableFile
-from quorum.client.messages.batch import PreparedBatch
+from quorum.client.messages.batch import Message, PreparedBatch, encode_batch
 from quorum.client.session import session as sessions
 from quorum.client.session.attachments import ATTACH_PAUSE_S
 from quorum.client.session.consumer import Consumer, ConsumerOptions
@@ -216,6 +216,34 @@ def test_a_consumer_is_active_by_its_present_attachment_alone(attach: int, is_ac
             service.stream.answer(active_changed=changed)
             await asyncio.sleep(0.1)
             assert consumer.is_active is is_active
+
+    virtual_time.run(scenario())
+
+
+@pytest.mark.parametrize(("attach", "is_void"), [(1, True), (2, False)])
+def test_a_consumer_timeout_is_of_one_attachment(attach: int, is_void: bool) -> None:
+    async def scenario() -> None:
+        service = ScriptedService()
+        async with _opened(service) as session:
+            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+            attaching = asyncio.create_task(consumer.start())
+            await _answer_attach(service)
+            await attaching
+            service.stream.answer(
+                delivery=queue_pb2.Delivery(
+                    consumer_tag="tag",
+                    attach=1,
+                    first_tag=1,
+                    count=1,
+                    batch=encode_batch([Message(b"x")]).data,
+                )
+            )
+            await asyncio.sleep(0.1)
+            delivery = await consumer.next_delivery()
+            assert delivery is not None
+            service.stream.answer(timed_out=queue_pb2.TimedOut(consumer_tag="tag", attach=attach, last_tag=1))
+            await asyncio.sleep(0.1)
+            assert delivery.is_void is is_void
 
     virtual_time.run(scenario())
 
