@@ -57,6 +57,8 @@ ROUTED_PART = 0.4
 """Of the batches, in the seeds in which some are for several queues."""
 NEAR_LEADER_PART = 0.3
 """Of the clients: they move their sessions to the leaders of their queues. The sessions of the others are anywhere."""
+LINGER_PART, LINGER_MS = 0.2, 20
+"""Of the clients: they have this linger time."""
 WIDE_PART = 0.15
 """Of the batches with fields and several messages, in the seeds that have wide ones."""
 
@@ -68,6 +70,8 @@ class App(Process):
         super().__init__(world, name, Clock(world, 0, 0))
         self.chance = world.random_of(name)
         self.goes_near_leader = world.random_of(f"where {name} goes").random() < NEAR_LEADER_PART
+        lingers = world.random_of(f"whether {name} lingers").random() < LINGER_PART
+        self.linger_ms = LINGER_MS if lingers else 0
         self.client: Client | None = None
         self._main = self.spawn(self._live())
         world.wake(self)
@@ -100,6 +104,7 @@ class App(Process):
                 timeout_ms=TIMEOUT_MS,
                 silence_ms=SILENCE_MS,
                 near_leader=self.goes_near_leader,
+                linger_ms=self.linger_ms,
                 channels=self.channel,
                 clock_s=asyncio.get_running_loop().time,
             )
