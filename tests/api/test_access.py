@@ -578,7 +578,7 @@ def test_the_log_says_who_changed_what() -> None:
 
 
 def test_the_log_names_what_a_session_was_refused_once_for_each_queue() -> None:
-    """So a client that goes on trying leaves the lines of a minute to others."""
+    """So a client that keeps trying leaves the lines of a minute to others."""
     with capture_logs() as lines:
 
         async def body(url: str) -> None:

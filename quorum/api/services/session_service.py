@@ -33,7 +33,7 @@ PARTS_AT_A_TIME = 128
 
 MAX_NOTED = 16
 """Refusals for lack of a permission that a session leaves in the log: the first one for each call and name. A client
-that goes on trying must not take all lines of a minute."""
+that keeps trying must not take all lines of a minute."""
 
 MAX_TARGET = 255
 """Characters of a name in such a line."""
