@@ -23,7 +23,7 @@ OWNER = 7
 
 @dataclass
 class Turns:
-    """Notes who has taken a turn, and for how many steps. Every turn comes at once."""
+    """Gives every turn at once, and keeps its owner and its steps."""
 
     taken: list[tuple[int, int]] = field(default_factory=list)
 

@@ -71,6 +71,15 @@ async def _answer_attach(service: ScriptedService) -> None:
     )
 
 
+async def _attached(service: ScriptedService, session: Session) -> Consumer:
+    """The consumer with the tag 'tag', which the service has attached."""
+    consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
+    attaching = asyncio.create_task(session.attachments.attach(consumer))
+    await _answer_attach(service)
+    await attaching
+    return consumer
+
+
 def test_a_session_closes_the_channel_of_every_stream() -> None:
     async def scenario() -> None:
         service = ScriptedService()
@@ -192,10 +201,7 @@ def test_a_session_is_as_impatient_as_at_first_after_an_attach_if_all_publishes_
             assert [await _silence_s(service, session) for _ in range(3)] == [3, 6, 12]
             if is_undecided:
                 await _publish(session)
-            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
-            attaching = asyncio.create_task(session.attachments.attach(consumer))
-            await _answer_attach(service)
-            await attaching
+            await _attached(service, session)
             service.stream.end()
             await service.next_stream(session)
             assert await _silence_s(service, session) == expected_s
@@ -208,10 +214,7 @@ def test_a_consumer_is_active_by_its_present_attachment_alone(attach: int, is_ac
     async def scenario() -> None:
         service = ScriptedService()
         async with _opened(service) as session:
-            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
-            attaching = asyncio.create_task(session.attachments.attach(consumer))
-            await _answer_attach(service)
-            await attaching
+            consumer = await _attached(service, session)
             changed = queue_pb2.ActiveChanged(consumer_tag="tag", attach=attach, active=True)
             service.stream.answer(active_changed=changed)
             await asyncio.sleep(0.1)
@@ -299,10 +302,7 @@ def test_a_cancel_that_nobody_waits_for_reports_no_lost_stream() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
         service = ScriptedService()
         async with _opened(service) as session:
-            consumer = Consumer(session.attachments, "q", "tag", ConsumerOptions(timeout_ms=HOUR_MS))
-            attaching = asyncio.create_task(session.attachments.attach(consumer))
-            await _answer_attach(service)
-            await attaching
+            consumer = await _attached(service, session)
             session.attachments.cancel_soon(consumer)
             service.stream.end()
             await service.next_stream(session)
