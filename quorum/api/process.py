@@ -50,10 +50,10 @@ from quorum.node.replica.skipped_entries import shown
 from quorum.node.wire.batches import BatchLimits
 from quorum.replication.network.connection import PeerNetwork
 from quorum.replication.network.handshake import Identity, Versions
-from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.http.server import HttpServer
+    from quorum.replication.network.tls import TlsSecurity
 
 T = TypeVar("T")
 

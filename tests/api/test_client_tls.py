@@ -21,7 +21,7 @@ import quorum
 import quorum.sync
 from quorum.api.http.json_api import JsonApi
 from quorum.api.http.server import HttpServer
-from quorum.api.security.certificates import Certificates
+from quorum.api.security.certificates import Certificates, shake_hands
 from quorum.cli.commands.certificates import create
 from quorum.cli.commands.health import health
 from quorum.cli.console import CliError
@@ -30,7 +30,7 @@ from quorum.client.connection.endpoints import parse_url
 from quorum.client.errors import NotFound, PermissionRefused, TimedOut, TlsError, UnavailableError, UsageError
 from quorum.errors import ConfigError
 from quorum.local_cluster.ports import free_ports
-from quorum.replication.network.tls import TlsSecurity, shake_hands
+from quorum.replication.network.tls import TlsSecurity
 from support.hostile.certificates import HOST, issue
 from support.members.served import serving
 

@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -486,17 +485,12 @@ def test_a_certificate_that_clients_or_members_refuse_is_bad(config: Path) -> No
     assert by_name(config)["certificate for members"].level == "bad", "of another authority"
 
 
-@pytest.mark.parametrize(("release", "is_told"), [((3, 0, 0, 19, 0), True), ((3, 1, 0, 0, 0), False)])
-def test_an_openssl_that_encrypts_slowly_between_members_is_told(
-    config: Path, monkeypatch: pytest.MonkeyPatch, release: tuple[int, ...], is_told: bool
-) -> None:
+def test_the_release_of_openssl_that_encrypts_between_members_is_told(config: Path) -> None:
     assert "encryption between members" not in by_name(config), "without TLS"
     secured(config)
-    monkeypatch.setattr(ssl, "OPENSSL_VERSION_INFO", release)
     told = by_name(config)["encryption between members"]
     assert told.level == "ok"
-    assert ssl.OPENSSL_VERSION in told.text
-    assert ("from 3.1 on" in told.text) is is_told
+    assert told.text.startswith("OpenSSL ")
 
 
 def test_an_audit_file_that_cannot_be_used_is_bad(config: Path) -> None:

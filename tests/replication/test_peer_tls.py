@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from OpenSSL import SSL
 
 from quorum.cli.commands.certificates import create
+from quorum.replication.network.certificates import end_of
 from quorum.replication.network.handshake import WIRE_VERSION, Versions
-from quorum.replication.network.tls import TlsChannel, TlsSecurity, end_of
+from quorum.replication.network.tls import TlsChannel, TlsSecurity
 from quorum.replication.network.wire import SEALED_SINCE, frame_header
 from support.hostile.certificates import issue
 from support.peers.certificates import tls
@@ -157,6 +160,14 @@ def test_a_member_whose_certificate_is_wrong_is_not_connected(
     assert not cluster.connected("a", "b")
 
 
+def use(context: SSL.Context, certificate: Path, key: Path) -> None:
+    own, *chain = x509.load_pem_x509_certificates(certificate.read_bytes())
+    context.use_certificate(own)
+    for each in chain:
+        context.add_extra_chain_cert(each)
+    context.use_privatekey(load_pem_private_key(key.read_bytes(), None))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -170,21 +181,19 @@ def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
     cluster: Cluster, made: Path, tmp_path: Path, kind: str, reason: str
 ) -> None:
     network = cluster.add("a", security=tls(made, "a"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context = SSL.Context(SSL.TLS_METHOD)
     if kind == "of the clients' authority":
-        context.load_cert_chain(made / "other" / "b.pem", made / "other" / "b.key")
+        use(context, made / "other" / "b.pem", made / "other" / "b.key")
     elif kind == "of a member's own making":
         (tmp_path / "ca.pem").write_bytes((made / "own" / "b.pem").read_bytes())
         (tmp_path / "ca.key").write_bytes((made / "own" / "b.key").read_bytes())
         certificate, key = issue(tmp_path, tmp_path / "made")
         chain = tmp_path / "chain.pem"
         chain.write_bytes(certificate.read_bytes() + (tmp_path / "ca.pem").read_bytes())
-        context.load_cert_chain(chain, key)
+        use(context, chain, key)
     elif kind == "TLS 1.2":
-        context.load_cert_chain(made / "own" / "b.pem", made / "own" / "b.key")
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        use(context, made / "own" / "b.pem", made / "own" / "b.key")
+        context.set_max_proto_version(SSL.TLS1_2_VERSION)
     connection = socket.create_connection(network.address)
     connection.setblocking(False)
     stranger = TlsChannel(connection, context, is_dialer=True)

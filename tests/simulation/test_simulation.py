@@ -461,8 +461,10 @@ UNREACHED = """
     quorum/node/offline/offline_check.py
     quorum/pytest_plugin.py
     quorum/redrive.py
+    quorum/replication/network/certificates.py
     quorum/replication/network/connection.py
     quorum/replication/network/dialing.py
+    quorum/replication/network/openssl.py
     quorum/replication/network/refusals.py
     quorum/replication/network/tls.py
     quorum/replication/network/wire.py

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 import structlog
 import uvicorn
@@ -34,7 +35,9 @@ from quorum.api.security.rights import MONITOR
 from quorum.api.status import Code, StatusError
 from quorum.errors import OperatorError
 from quorum.node.queries import CheckHealth
-from quorum.replication.network.tls import TlsSecurity
+
+if TYPE_CHECKING:
+    from quorum.replication.network.tls import TlsSecurity
 
 MOST_CONNECTIONS = 64
 """Connections at a time; an address may have as many as are left free, and those that have sent least are closed."""

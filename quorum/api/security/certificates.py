@@ -16,7 +16,7 @@ import grpc
 import structlog
 
 from quorum.errors import ConfigError
-from quorum.replication.network.tls import OUT_OF_DATE, end_of, shake_hands
+from quorum.replication.network.certificates import OUT_OF_DATE, end_of
 
 CLIENT_FILES = ("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
 PEER_FILES = ("peers_certificate_file", "peers_key_file", "peers_ca_file")
@@ -139,6 +139,22 @@ class Certificates:
         except OSError as error:
             return str(error)
         return ""
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
+    """Do the handshake of TLS between both, in memory. host: that the client connects to. ssl.SSLError if one of them
+    refuses the other one."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    waiting = [
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    while waiting:
+        end = waiting.pop(0)
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            waiting.append(end)
 
 
 class RenewedContext(ssl.SSLContext):

@@ -19,10 +19,10 @@ from quorum.api.security.passwords import check_password, secret_of
 from quorum.catalog.users import check_new_user_name
 from quorum.config import Examined, NodeConfig
 from quorum.errors import ConfigError
-from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.security.tokens import Tokens
+    from quorum.replication.network.tls import TlsSecurity
 
 T = TypeVar("T")
 TOKEN_KEYS = ("token_keys_file", "token_algorithm", "token_audience", "token_issuer", "token_user_claim")
@@ -87,7 +87,11 @@ def client_certificates(config: NodeConfig) -> Certificates | None:
 def peer_security(config: NodeConfig) -> TlsSecurity | None:
     """None for plain connections between members. ConfigError if a file cannot be used."""
     files = _peer_files(config)
-    return None if files is None else _tls(files, lambda: TlsSecurity(*files))
+    if files is None:
+        return None
+    from quorum.replication.network.tls import TlsSecurity
+
+    return _tls(files, lambda: TlsSecurity(*files))
 
 
 def prepare_peer_files(security: TlsSecurity, config: NodeConfig) -> Callable[[], bool]:

@@ -21,10 +21,10 @@ from quorum.api.security.certificates import CLIENT_FILES, PEER_FILES, Certifica
 from quorum.api.security.named_files import TOKEN_KEYS, prepare_peer_files, tokens_of
 from quorum.config import NodeConfig
 from quorum.errors import ConfigError
-from quorum.replication.network.tls import TlsSecurity
 
 if TYPE_CHECKING:
     from quorum.api.security.tokens import Tokens
+    from quorum.replication.network.tls import TlsSecurity
 
 LEVELS = ("debug", "info", "warning", "error")
 RELOADED = ("log_level", "allow_without_users", *TOKEN_KEYS)

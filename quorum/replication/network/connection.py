@@ -52,7 +52,6 @@ from quorum.replication.network.handshake import (
     encode_name,
 )
 from quorum.replication.network.refusals import Level, Refusals
-from quorum.replication.network.tls import reason_of
 from quorum.replication.network.wire import (
     READ_BYTES,
     SEALED_SINCE,
@@ -438,7 +437,7 @@ class PeerNetwork:
         try:
             taken = connection.channel.recv_into(step)
         except OSError as error:
-            self._end_handshake(connection, reason_of(error))
+            self._end_handshake(connection, _words(error))
             return
         if taken is None:
             return
@@ -549,7 +548,7 @@ class PeerNetwork:
             self.stats.bad_frames += 1
             problem = str(error)
         except OSError as error:
-            problem = reason_of(error)
+            problem = _words(error)
         connection.heard_s = self._clock()
         for kind, frame in frames:
             if kind in connection.kinds:
@@ -569,9 +568,9 @@ class PeerNetwork:
             is_done = connection.queue.write()
         except OSError as error:
             if connection.is_up:
-                self._drop(connection, reason_of(error))
+                self._drop(connection, _words(error))
             else:
-                self._end_handshake(connection, reason_of(error))
+                self._end_handshake(connection, _words(error))
             return
         connection.sent_s = self._clock()
         channel = connection.channel
@@ -651,6 +650,11 @@ def _listen(address: Address) -> socket.socket:
         raise OSError(
             error.errno, f"cannot listen for members on {address[0]}:{address[1]}: {why}"
         ) from error
+
+
+def _words(error: OSError) -> str:
+    """Why a connection ended. An error of TLS has its own words."""
+    return error.strerror or str(error)
 
 
 def _drain(descriptor: int) -> None:

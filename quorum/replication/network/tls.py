@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import socket
-import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import structlog
+from OpenSSL import SSL
 
+from quorum.replication.network.certificates import OUT_OF_DATE, end_of
+from quorum.replication.network.openssl import RELEASE, TlsEnd, TlsError, context_of
 from quorum.replication.network.wire import Part
 
 RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
-OUT_OF_DATE = (9, 10)
-"""OpenSSL's codes for a certificate that is not valid yet, or no more."""
+OUTPUT_BYTES = RAW_BYTES + (16 << 10)
+"""Encrypted bytes in one write to the socket: those of RAW_BYTES plain ones."""
 
 
 class TlsChannel:
@@ -30,50 +33,41 @@ class TlsChannel:
 
     is_sealed = True
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, *, is_dialer: bool) -> None:
+    def __init__(self, connection: socket.socket, context: SSL.Context, *, is_dialer: bool) -> None:
         self._socket = connection
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=not is_dialer)
-        self._unsent = memoryview(b"")
+        self._tls = TlsEnd(context, is_dialer=is_dialer)
         self._scratch = memoryview(bytearray(RAW_BYTES))
+        self._output = bytearray(OUTPUT_BYTES)
+        self._unsent = memoryview(b"")
+        """the part of the output that the socket has not taken"""
         self._is_at_end = False
-        self._has_plain = False
-        """whether OpenSSL may have more of the record that was read last"""
-        self._has_whole_records = False
-        """whether received bytes may have more records than were read"""
+        self._may_have_more = False
+        """whether received bytes may have more than was read"""
         self.is_ready = False
         self.is_begun = False
 
     @property
     def has_buffered(self) -> bool:
-        return self.is_ready and (self._has_plain or (self._has_whole_records and self._incoming.pending > 0))
+        return self.is_ready and self._may_have_more
 
     @property
     def has_unsent(self) -> bool:
-        return len(self._unsent) > 0 or self._outgoing.pending > 0
+        return len(self._unsent) > 0 or self._tls.has_output
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
         """As many records as are there and fit. Each call of OpenSSL reads one at most, and lets another thread have
         the interpreter; so it is called only if there are bytes for it."""
-        view, taken = memoryview(buffer), 0
-        while taken < len(view):
-            if (self.is_ready or self._shake()) and (self._has_plain or self._incoming.pending):
-                wanted = len(view) - taken
-                try:
-                    count = int(self._tls.read(wanted, view[taken:]))  # type: ignore[call-overload,unused-ignore]
-                    self._has_plain = count == wanted
-                    taken += count
-                    continue
-                except ssl.SSLWantReadError:
-                    self._has_plain = False
-                except ssl.SSLZeroReturnError:
-                    self._is_at_end = True
-            self._has_whole_records = False
-            if taken or self._is_at_end:
-                return taken
+        view = memoryview(buffer)
+        while True:
+            if (self.is_ready or self._shake()) and self._may_have_more:
+                taken = self._tls.read_into(view)
+                self._may_have_more = taken == len(view)
+                if taken or self._tls.is_ended:
+                    return taken
+            if self._is_at_end:
+                return 0
             if not self._pull():
                 return None
-        return taken
 
     def _pull(self) -> bool:
         """Read from the socket. False if there is nothing now."""
@@ -82,9 +76,9 @@ class TlsChannel:
         except (BlockingIOError, InterruptedError):
             return False
         if count:
-            self._incoming.write(self._scratch[:count])
+            self._tls.put(self._scratch[:count])
             self.is_begun = True
-            self._has_whole_records = True
+            self._may_have_more = True
         else:
             self._is_at_end = True
         return True
@@ -98,58 +92,45 @@ class TlsChannel:
             size += len(some[-1])
             if size >= RAW_BYTES:
                 break
-        taken = self._tls.write(some[0] if len(some) == 1 else b"".join(some))
-        self.flush()
-        return taken
+        if size:
+            self._tls.write(some[0] if len(some) == 1 else b"".join(some))
+            self.flush()
+        return size
 
     def flush(self) -> bool:
-        while self.has_unsent:
+        while True:
             if not len(self._unsent):
-                self._unsent = memoryview(self._outgoing.read())
+                self._unsent = memoryview(self._output)[: self._tls.take(self._output)]
+                if not len(self._unsent):
+                    return True
             try:
                 sent = self._socket.send(self._unsent)
             except (BlockingIOError, InterruptedError):
                 return False
             self._unsent = self._unsent[sent:]
-        return True
 
     def _shake(self) -> bool:
-        """Whether the handshake of TLS is done. ssl.SSLError, which is an OSError, if it fails."""
+        """Whether the handshake of TLS is done. TlsError if it fails."""
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self.flush()
-            return False
-        except ssl.SSLError:
-            self.flush()  # the alert says why
-            raise
-        self.is_ready = True
-        self.flush()
-        return True
-
-
-def end_of(certificates: bytes) -> int:
-    """Unix seconds of the end of these certificates in PEM: of the one that ends first. ValueError if there is none."""
-    from cryptography import x509
-
-    found = x509.load_pem_x509_certificates(certificates)
-    return min(int(each.not_valid_after_utc.timestamp()) for each in found)
+            self.is_ready = self._tls.shake_hands()
+        finally:
+            self.flush()  # an alert says what is wrong
+        return self.is_ready
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What the files had when they were read. end: of the certificate, Unix seconds. contexts: for the listener, and
-    for the dialer."""
+    """What the files had when they were read. end: of the certificate, Unix seconds."""
 
     digest: bytes
     end: int
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext]
+    context: SSL.Context
 
 
 @dataclass
 class TlsSecurity:
     """The certificates of this member and the cluster's authority, all in PEM. Renewed files are used for new
-    connections. OSError or ssl.SSLError if the first ones cannot be used.
+    connections. OSError if the first ones cannot be used.
 
     Renewed files are not used if members with them would refuse each other, and those in use are right. So a member
     keeps a pair that fits while only the certificate, or only the authority, is a new one. The dates of the new
@@ -158,6 +139,8 @@ class TlsSecurity:
     certificate: Path
     key: Path
     authority: Path
+    release: ClassVar[str] = RELEASE
+    """of the OpenSSL that encrypts"""
     _seen: tuple[tuple[int, int, int], ...] = field(init=False)
     _content: _Content = field(init=False)
 
@@ -183,7 +166,7 @@ class TlsSecurity:
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
         self.renew()
-        return TlsChannel(connection, self._content.contexts[is_dialer], is_dialer=is_dialer)
+        return TlsChannel(connection, self._content.context, is_dialer=is_dialer)
 
     def end(self) -> int:
         """Unix seconds of the end of the certificate that new connections use. Renewed files are taken first. Any
@@ -193,7 +176,7 @@ class TlsSecurity:
 
     def meet_itself(self) -> None:
         """Do the handshake of two members that have these files. OSError if one of them would refuse the other one."""
-        shake_hands(*self._content.contexts)
+        shake_hands(self._content.context)
 
     def renew(self) -> None:
         """Take the files if they have changed. If they are not right, the last right ones stay, and a line is logged.
@@ -217,12 +200,9 @@ class TlsSecurity:
         wrong = _why_refused(fresh)
         if wrong is None or _why_refused(before) is not None:
             return
-        if isinstance(wrong, ssl.SSLCertVerificationError):
-            if wrong.verify_code in OUT_OF_DATE:
-                return
-            reason = wrong.verify_message.rstrip(".")
-        else:
-            reason = str(wrong)
+        if wrong.code in OUT_OF_DATE:
+            return
+        reason = wrong.certificate or str(wrong)
         raise OSError(
             f"members would refuse {self.certificate} with the authority {self.authority}: {reason}"
         )
@@ -232,73 +212,31 @@ class TlsSecurity:
         return tuple([(each.st_ino, each.st_size, each.st_mtime_ns) for each in found])
 
     def _read(self) -> _Content:
-        files = (self.certificate, self.key, self.authority)
-        contexts = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
-        content = [file.read_bytes() for file in files]
+        content = [file.read_bytes() for file in (self.certificate, self.key, self.authority)]
         try:
-            end = end_of(content[0])
-        except ValueError as error:
-            raise OSError(f"{self.certificate} is no PEM file of certificates: {error}") from error
-        return _Content(hashlib.sha256(b"\0".join(content)).digest(), end, contexts)
-
-    def _context(self, protocol: int) -> ssl.SSLContext:
-        context = ssl.SSLContext(protocol)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.certificate, self.key, lambda: "")  # or OpenSSL asks on the terminal
-        context.load_verify_locations(self.authority)
-        return context
+            context = context_of(*content)
+        except OSError as error:
+            files = f"{self.certificate}, {self.key} and {self.authority}"
+            raise OSError(f"{files} cannot be used: {error}") from error
+        return _Content(hashlib.sha256(b"\0".join(content)).digest(), end_of(content[0]), context)
 
 
-def _why_refused(content: _Content) -> OSError | None:
+def _why_refused(content: _Content) -> TlsError | None:
     """Why two members with this content would refuse each other; None if they would not."""
     try:
-        shake_hands(*content.contexts)
-    except OSError as error:
+        shake_hands(content.context)
+    except TlsError as error:
         return error
     return None
 
 
-def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = None) -> None:
-    """Do the handshake of TLS between both, in memory. host: that the client connects to. ssl.SSLError if one of them
-    refuses the other one."""
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    waiting = [
-        client.wrap_bio(to_client, to_server, server_hostname=host),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
+def shake_hands(context: SSL.Context) -> None:
+    """Do the handshake between two ends with this context, in memory. TlsError if one of them refuses the other one."""
+    one, other = TlsEnd(context, is_dialer=True), TlsEnd(context, is_dialer=False)
+    carried = bytearray(OUTPUT_BYTES)
+    waiting = [(one, other), (other, one)]
     while waiting:
-        end = waiting.pop(0)
-        try:
-            end.do_handshake()
-        except ssl.SSLWantReadError:
-            waiting.append(end)
-
-
-def reason_of(error: OSError) -> str:
-    """Why a connection ended, in words for an operator."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        other = ", so it is of another authority" if error.verify_code in _OF_ANOTHER_AUTHORITY else ""
-        return f"its certificate is not accepted: {error.verify_message.rstrip('.')}{other}"
-    if not isinstance(error, ssl.SSLError):
-        return error.strerror or str(error)
-    reason = error.reason or str(error)
-    if reason in _REASONS:
-        return _REASONS[reason]
-    words = reason.replace("_", " ").lower()
-    if "_ALERT_" in reason:
-        return f"it does not accept this member's certificate or TLS: {words.partition(' alert ')[2]}"
-    return f"no handshake of TLS: {words}"
-
-
-_OF_ANOTHER_AUTHORITY = (18, 19, 20, 21)
-"""OpenSSL's codes for a certificate whose issuer is not trusted."""
-_REASONS = {
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it has no certificate",
-    "UNSUPPORTED_PROTOCOL": "it does not speak TLS 1.3",
-    **dict.fromkeys(
-        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"), "it does not speak TLS"
-    ),
-}
-"""By OpenSSL's names."""
+        end, sends_to = waiting.pop(0)
+        if not end.shake_hands():
+            waiting.append((end, sends_to))
+        sends_to.put(memoryview(carried)[: end.take(carried)])
