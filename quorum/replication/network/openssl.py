@@ -75,14 +75,8 @@ class TlsEnd:
             connection.set_accept_state()
         self._ssl = connection._ssl
         self._received, self._to_send = connection._into_ssl, connection._from_ssl
-        self._place = _ffi.new("char **")
         self.is_ended = False
         """the other end has said that it sends no more"""
-
-    @property
-    def has_output(self) -> bool:
-        """Whether `take` has something."""
-        return bool(_lib.BIO_get_mem_data(self._to_send, self._place) > 0)
 
     def shake_hands(self) -> bool:
         """Whether the handshake is done. TlsError if it fails; then there may be an alert to send."""

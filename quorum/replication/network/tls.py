@@ -25,6 +25,8 @@ RAW_BYTES = 256 << 10
 """Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
 OUTPUT_BYTES = RAW_BYTES + (16 << 10)
 """Encrypted bytes in one write to the socket: those of RAW_BYTES plain ones."""
+LARGE_BYTES = 64 << 10
+"""Smaller parts are joined, because each write to TLS ends with a small record."""
 
 
 class TlsChannel:
@@ -40,6 +42,8 @@ class TlsChannel:
         self._output = bytearray(OUTPUT_BYTES)
         self._unsent = memoryview(b"")
         """the part of the output that the socket has not taken"""
+        self._has_output = False
+        """whether TLS may have more of it"""
         self._is_at_end = False
         self._may_have_more = False
         """whether received bytes may have more than was read"""
@@ -52,7 +56,7 @@ class TlsChannel:
 
     @property
     def has_unsent(self) -> bool:
-        return len(self._unsent) > 0 or self._tls.has_output
+        return len(self._unsent) > 0 or self._has_output
 
     def recv_into(self, buffer: bytearray | memoryview) -> int | None:
         """As many records as are there and fit. Each call of OpenSSL reads one at most, and lets another thread have
@@ -86,34 +90,47 @@ class TlsChannel:
     def send(self, parts: list[Part]) -> int | None:
         if not (self.is_ready or self._shake()) or not self.flush():
             return None
-        some, size = [], 0
-        for part in parts:
-            some.append(part if size + len(part) <= RAW_BYTES else memoryview(part)[: RAW_BYTES - size])
-            size += len(some[-1])
-            if size >= RAW_BYTES:
+        small: list[Part] = []
+        taken = 0
+        for each in parts:
+            part = each if taken + len(each) <= RAW_BYTES else memoryview(each)[: RAW_BYTES - taken]
+            taken += len(part)
+            if len(part) < LARGE_BYTES:
+                small.append(part)
+            else:
+                self._write(small)
+                self._tls.write(part)
+                small = []
+            if taken == RAW_BYTES:
                 break
-        if size:
-            self._tls.write(some[0] if len(some) == 1 else b"".join(some))
-            self.flush()
-        return size
+        self._write(small)
+        self._has_output = True
+        self.flush()
+        return taken
+
+    def _write(self, parts: list[Part]) -> None:
+        if data := b"".join(parts):
+            self._tls.write(data)
 
     def flush(self) -> bool:
-        while True:
+        while self.has_unsent:
             if not len(self._unsent):
-                self._unsent = memoryview(self._output)[: self._tls.take(self._output)]
-                if not len(self._unsent):
-                    return True
+                count = self._tls.take(self._output)
+                self._has_output = count == len(self._output)
+                self._unsent = memoryview(self._output)[:count]
             try:
                 sent = self._socket.send(self._unsent)
             except (BlockingIOError, InterruptedError):
                 return False
             self._unsent = self._unsent[sent:]
+        return True
 
     def _shake(self) -> bool:
         """Whether the handshake of TLS is done. TlsError if it fails."""
         try:
             self.is_ready = self._tls.shake_hands()
         finally:
+            self._has_output = True
             self.flush()  # an alert says what is wrong
         return self.is_ready
 
