@@ -85,7 +85,7 @@ class TlsEnd:
         except SSL.WantReadError:
             return False
         except SSL.Error as error:
-            raise self._told(_words(error)) from error
+            raise self._error(_words(error)) from error
         return True
 
     def put(self, encrypted: memoryview) -> None:
@@ -103,7 +103,7 @@ class TlsEnd:
         while taken < size:
             count = _lib.SSL_read(self._ssl, start + taken, size - taken)  # one record at most
             if count <= 0:
-                self._look_at(count)
+                self._check(count)
                 break
             taken += count
         return taken
@@ -112,9 +112,9 @@ class TlsEnd:
         """Encrypt. The handshake is done, and data is not empty."""
         count = _lib.SSL_write(self._ssl, _ffi.from_buffer(data), len(data))
         if count <= 0:
-            self._look_at(count)
+            self._check(count)
 
-    def _look_at(self, result: int) -> None:
+    def _check(self, result: int) -> None:
         """Why OpenSSL has read or written nothing."""
         problem = _lib.SSL_get_error(self._ssl, result)
         if problem == _lib.SSL_ERROR_ZERO_RETURN:
@@ -124,9 +124,9 @@ class TlsEnd:
             while number := _lib.ERR_get_error():  # what is left there would be taken for the next call's
                 text = _lib.ERR_reason_error_string(number)
                 words.append(_ffi.string(text).decode() if text else f"error {number}")
-            raise self._told(words[0] if words else "broken")
+            raise self._error(words[0] if words else "broken")
 
-    def _told(self, words: str) -> TlsError:
+    def _error(self, words: str) -> TlsError:
         """words: of OpenSSL."""
         if words == CERTIFICATE_REFUSED:
             code = int(_lib.SSL_get_verify_result(self._ssl))
@@ -143,5 +143,7 @@ class TlsEnd:
 
 def _words(error: Exception) -> str:
     """What OpenSSL says first."""
+    if isinstance(error, SSL.ZeroReturnError):
+        return "the other end has closed it"
     found = error.args[0] if error.args else ()
     return str(found[0][-1]) if found and isinstance(found, list) else str(error) or "broken"
