@@ -174,6 +174,12 @@ class NodeConfig(BaseSettings):
         description="host:port for `/metrics` and `/readyz` over HTTP (the usual port is 7480, docs/metrics.md); "
         "without it there is none. With `tls_certificate_file` it has TLS",
     )
+    allow_plain_text: bool = Field(
+        False,
+        description="other machines may reach ports of this member without TLS, on a network that encrypts by itself, "
+        "such as a mesh or a VPN; without it, the member does not start with such a port. Loopback addresses do not "
+        "need it",
+    )
     audit_file: Path | None = Field(
         None,
         description="file for a line about each administrative request, each refused one and each failed log-in, "
@@ -299,17 +305,13 @@ class NodeConfig(BaseSettings):
     def readable_ports(self) -> dict[str, str]:
         """The addresses of this member whose connections can be read on the network, because other machines reach them
         and they have no TLS. By who connects: clients, members, HTTP."""
-        is_secured = self.tls_certificate_file is not None
-        places = (
-            ("clients", self.client_address, is_secured),
-            ("members", self.members[self.name].peer, self.peers_certificate_file is not None),
-            ("HTTP", self.http_listen, is_secured),
+        return _readable_ports(
+            self.members[self.name],
+            self.listen,
+            self.http_listen,
+            self.tls_certificate_file,
+            self.peers_certificate_file,
         )
-        return {
-            who: address
-            for who, address, has_tls in places
-            if address is not None and not has_tls and not is_loopback(host_port(address)[0])
-        }
 
     def read_secret(self) -> bytes:
         """The shared secret, without white space around it. Raises ConfigError."""
@@ -539,6 +541,52 @@ def _http_port(name: str, members: Members, listen: str | None, http_listen: str
             return
 
 
+def _plain_text(
+    name: str,
+    members: Members,
+    listen: str | None,
+    http_listen: str | None,
+    tls_certificate_file: Path | None,
+    peers_certificate_file: Path | None,
+    allow_plain_text: bool,
+) -> Iterator[str]:
+    if allow_plain_text or name not in members:
+        return
+    ports = _readable_ports(members[name], listen, http_listen, tls_certificate_file, peers_certificate_file)
+    if not ports:
+        return
+    keys = []
+    if of_clients := [who for who in ports if who != "members"]:
+        keys.append(f"tls_certificate_file and tls_key_file ({' and '.join(of_clients)})")
+    if "members" in ports:
+        keys.append("peers_certificate_file, peers_key_file and peers_ca_file (members)")
+    places = ", ".join(f"{address} ({who})" for who, address in ports.items())
+    yield (
+        f"ports that other machines reach have no TLS: {places}; wanted: {'; '.join(keys)}; or allow_plain_text = true "
+        "on a network that encrypts by itself, such as a mesh or a VPN"
+    )
+
+
+def _readable_ports(
+    own: MemberAddresses,
+    listen: str | None,
+    http_listen: str | None,
+    tls_certificate_file: Path | None,
+    peers_certificate_file: Path | None,
+) -> dict[str, str]:
+    """See `NodeConfig.readable_ports`."""
+    places = (
+        ("clients", listen or own.client, tls_certificate_file),
+        ("members", own.peer, peers_certificate_file),
+        ("HTTP", http_listen, tls_certificate_file),
+    )
+    return {
+        who: address
+        for who, address, certificate in places
+        if address is not None and certificate is None and not is_loopback(host_port(address)[0])
+    }
+
+
 def _elections(election_timeout_min_ms: int, election_timeout_max_ms: int) -> Iterator[str]:
     if election_timeout_min_ms >= election_timeout_max_ms:
         yield (
@@ -599,6 +647,7 @@ _RELATIONS: tuple[Callable[..., Iterator[str]], ...] = (
     _joining,
     _addresses,
     _http_port,
+    _plain_text,
     _elections,
     _heartbeats,
     _fallback,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Literal
 
@@ -75,11 +76,84 @@ def test_the_environment_alone_is_enough(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("QUORUM_DATA_DIR", str(folder))
     monkeypatch.setenv("QUORUM_SECRET_FILE", str(folder / "s"))
     monkeypatch.setenv("QUORUM_MEMBERS", '{"a": {"peer": "h:1", "client": "h:2"}}')
+    monkeypatch.setenv("QUORUM_ALLOW_PLAIN_TEXT", "true")
     assert load().members["a"].client == "h:2"
 
 
 def test_listening_elsewhere_than_the_public_address(folder: Path) -> None:
-    assert load(write(folder, 'listen = "0.0.0.0:7400"\n')).client_address == "0.0.0.0:7400"
+    head = 'listen = "0.0.0.0:7400"\nallow_plain_text = true\n'
+    assert load(write(folder, head)).client_address == "0.0.0.0:7400"
+
+
+OF_CLIENTS = "tls_certificate_file and tls_key_file"
+OF_MEMBERS = "peers_certificate_file, peers_key_file and peers_ca_file"
+REACHED = {
+    "clients": ("", {"client": "a.example:7400"}, "a.example:7400 (clients)", f"{OF_CLIENTS} (clients)"),
+    "clients, elsewhere": (
+        'listen = "0.0.0.0:7400"\n',
+        {},
+        "0.0.0.0:7400 (clients)",
+        f"{OF_CLIENTS} (clients)",
+    ),
+    "members": ("", {"peer": "10.0.0.1:7401"}, "10.0.0.1:7401 (members)", f"{OF_MEMBERS} (members)"),
+    "HTTP": ('http_listen = "[::]:7480"\n', {}, "[::]:7480 (HTTP)", f"{OF_CLIENTS} (HTTP)"),
+    "all": (
+        'http_listen = "a.example:7480"\n',
+        {"client": "a.example:7400", "peer": "a.example:7401"},
+        "a.example:7400 (clients), a.example:7401 (members), a.example:7480 (HTTP)",
+        f"{OF_CLIENTS} (clients and HTTP); {OF_MEMBERS} (members)",
+    ),
+}
+"""Settings of the node, its own addresses, the ports that others reach, and the keys that give them TLS."""
+
+
+def of_addresses(**own: str) -> str:
+    """The members, a with these addresses in place of loopback ones."""
+    addresses = {"peer": "127.0.0.1:7401", "client": "127.0.0.1:7400", **own}
+    return "[members.a]\n" + "".join(f'{key} = "{address}"\n' for key, address in addresses.items())
+
+
+@pytest.mark.parametrize("who", REACHED)
+def test_a_port_that_others_reach_has_tls_or_is_allowed_plain_text(
+    folder: Path, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, own, ports, keys = REACHED[who]
+    file = write(folder, head, of_addresses(**own))
+    assert refused(file) == (
+        f"{file}: ports that other machines reach have no TLS: {ports}; wanted: {keys}; or allow_plain_text = true on "
+        "a network that encrypts by itself, such as a mesh or a VPN"
+    )
+    allowed = load(write(folder, f"{head}allow_plain_text = true\n", of_addresses(**own)))
+    assert ", ".join(f"{address} ({who})" for who, address in allowed.readable_ports.items()) == ports
+    refused(write(folder, f"{head}allow_plain_text = false\n", of_addresses(**own)), ports)
+    monkeypatch.setenv("QUORUM_ALLOW_PLAIN_TEXT", "true")
+    assert load(write(folder, head, of_addresses(**own))).readable_ports == allowed.readable_ports
+
+
+def test_a_port_with_tls_needs_no_permission(folder: Path) -> None:
+    head, own, *_ = REACHED["all"]
+    clients = 'tls_certificate_file = "c.pem"\ntls_key_file = "c.key"\n'
+    members = 'peers_certificate_file = "p.pem"\npeers_key_file = "p.key"\npeers_ca_file = "ca.pem"\n'
+    text = refused(write(folder, head + clients, of_addresses(**own)), "a.example:7401 (members);")
+    assert "7400" not in text and "7480" not in text
+    text = refused(
+        write(folder, head + members, of_addresses(**own)), "7400 (clients), a.example:7480 (HTTP);"
+    )
+    assert "7401" not in text
+    assert load(write(folder, head + clients + members, of_addresses(**own))).readable_ports == {}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "[::1]", "localhost"])
+def test_a_loopback_address_needs_no_permission_for_plain_text(folder: Path, host: str) -> None:
+    own = of_addresses(peer=f"{host}:1", client=f"{host}:2")
+    assert load(write(folder, f'listen = "{host}:3"\nhttp_listen = "{host}:4"\n', own)).readable_ports == {}
+    own = of_addresses(client="a.example:2")
+    assert load(write(folder, f'listen = "{host}:3"\n', own)).readable_ports == {}, "clients reach a proxy"
+
+
+def test_the_addresses_of_other_members_need_no_permission(folder: Path) -> None:
+    others = '[members.b]\npeer = "b.example:7401"\nclient = "b.example:7400"\n'
+    assert load(write(folder, members=of_addresses() + others)).readable_ports == {}
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(folder: Path) -> None:
@@ -243,6 +317,22 @@ def test_no_key_can_hold_the_secret() -> None:
 def test_the_page_says_what_the_model_says() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert reference() in page, "put what quorum.config.reference() answers into docs/configuration.md"
+
+
+def test_the_example_of_the_page_is_a_configuration_with_tls(folder: Path) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    example = page[page.index('    name = "node-1"\n') : page.index("\n- Keys of the node")]
+    file = folder / "node.toml"
+    file.write_text(textwrap.dedent(example), encoding="utf-8")
+    config = load(file)
+    assert len(config.members) == 3
+    assert config.readable_ports == {} and not config.allow_plain_text
+
+
+def test_the_security_page_shows_the_error_about_plain_text(folder: Path) -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    own = of_addresses(peer="node-1.example:7401", client="node-1.example:7400")
+    assert "    error: " + refused(write(folder, members=own)).replace(f"{folder}/", "") + "\n" in page
 
 
 @pytest.mark.parametrize("line_format", ["text", "json"])

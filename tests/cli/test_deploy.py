@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import configparser
 import copy
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from typing import Any
 import pytest
 
 from quorum import __version__
+from quorum.api.security.certificates import Certificates
 from quorum.config import load
 from quorum.errors import DEFECT, TOO_OLD
 from quorum.node.driver import BEGINS_ANEW, DISK_FAILED
+from quorum.replication.network.tls import TlsSecurity
 from support.repository import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -81,20 +86,59 @@ def test_the_configuration_on_kubernetes_loads_for_each_pod(
     file = tmp_path / "node.toml"
     file.write_text(kubernetes["ConfigMap", "quorum"]["data"]["node.toml"], encoding="utf-8")
     names = [f"quorum-{number}" for number in range(pods["replicas"])]
+    [container] = pods["template"]["spec"]["containers"]
     for name in names:
-        monkeypatch.setenv("QUORUM_NAME", name)
+        for variable in container["env"]:
+            value = name if "valueFrom" in variable else variable["value"].replace("$(QUORUM_NAME)", name)
+            monkeypatch.setenv(variable["name"], value)
         config = load(file)
+        assert config.readable_ports == {}
         assert sorted(config.members) == names
         assert all(
             each.peer.startswith(f"{each_name}.{pods['serviceName']}:")
             for each_name, each in config.members.items()
         )
-    [container] = pods["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert config.http_listen == f"0.0.0.0:{ports['http']}"
     mounts = {each["mountPath"] for each in container["volumeMounts"]}
     assert str(config.secret_file.parent) in mounts
     assert str(config.data_dir.parent) in mounts
+
+
+def test_the_certificates_on_kubernetes_are_those_that_the_page_makes(
+    kubernetes: dict[tuple[str, str], dict[str, Any]], tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"## Kubernetes\n(.*?)\n## ", page, re.DOTALL)
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    commands = [line for line in commands if "certificates" in line]
+    program = f'quorum() {{ {shlex.quote(sys.executable)} -m quorum "$@" >/dev/null; }}'
+    done = subprocess.run(
+        ["sh", "-ec", "\n".join([program, """kubectl() { printf '%s\\n' "$@"; }""", *commands])],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = done.stdout.splitlines()
+    assert words[:4] == ["create", "secret", "generic", "quorum-certificates"]
+    files = [word.removeprefix("--from-file=").rpartition("=") for word in words[4:]]
+    secret = {name or Path(file).name: tmp_path / file for name, _, file in files}
+    pod = kubernetes["StatefulSet", "quorum"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    [volume] = [each for each in pod["volumes"] if each.get("secret", {}).get("secretName") == words[3]]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    named = re.findall(rf"{mount['mountPath']}/([\w.$()-]+)", (DEPLOY / "kubernetes.yaml").read_text("utf-8"))
+    pods = [f"quorum-{number}" for number in range(3)]
+    assert secret.keys() == {file.replace("$(QUORUM_NAME)", name) for file in named for name in pods}
+    for name in pods:
+        certificate, key = (secret[f"{name}.quorum.{kind}"] for kind in ("pem", "key"))
+        assert Certificates(certificate, key).why_not(f"{name}.quorum") == ""
+    TlsSecurity(secret["peer.pem"], secret["peer.key"], secret["peers-ca.pem"]).meet_itself()
+    assert volume["secret"]["defaultMode"] == 0o440, "a member refuses a key that everybody can read"
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
 
 
 KUBERNETES = ("1.29", "1.37")

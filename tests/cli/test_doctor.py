@@ -320,11 +320,19 @@ def test_a_client_alone_is_told_what_is_there(monkeypatch: pytest.MonkeyPatch) -
 # ---- certificates and other files
 
 
-def test_ports_that_others_reach_without_tls_are_told(config: Path) -> None:
+def test_ports_that_others_reach_without_tls_are_told_as_wrong_or_as_allowed(config: Path) -> None:
     """On loopback addresses nobody else listens."""
     assert not [name for name in by_name(config) if name.startswith("encryption")]
     reached = config.read_text().replace("127.0.0.1:7401", "a.example:7401")
-    config.write_text(f'listen = "0.0.0.0:7400"\nhttp_listen = "127.0.0.1:7480"\n{reached}')
+    settings = 'listen = "0.0.0.0:7400"\nhttp_listen = "127.0.0.1:7480"\n'
+    config.write_text(settings + reached)
+    found = by_name(config)
+    assert found["configuration"].level == "bad", "the member does not start"
+    assert "have no TLS: 0.0.0.0:7400 (clients), a.example:7401 (members); " in found["configuration"].text
+    assert not [name for name in found if name.startswith("encryption")], "it is told once"
+    assert "disk" in found, "the other checks go on"
+    config.write_text(f"{settings}allow_plain_text = true\n{reached}")
+    assert by_name(config)["configuration"].level == "ok"
     told = {name: each for name, each in by_name(config).items() if name.startswith("encryption")}
     assert set(told) == {"encryption, clients", "encryption, members"}
     assert {each.level for each in told.values()} == {"warn"}

@@ -67,7 +67,10 @@ def test_each_member_gets_a_configuration_that_loads(tmp_path: Path) -> None:
 
 def test_members_reach_each_other_where_the_caller_says(tmp_path: Path) -> None:
     cluster = LocalCluster(
-        tmp_path / "c", 2, peer_address=lambda member, other: f"{other.name}.of.{member.name}:1"
+        tmp_path / "c",
+        2,
+        peer_address=lambda member, other: f"{other.name}.of.{member.name}:1",
+        settings={"allow_plain_text": "true"},
     )
     own, other = load(cluster.member("node-1").config).members.values()
     assert (own.peer, other.peer) == ("node-1.of.node-1:1", "node-2.of.node-1:1")

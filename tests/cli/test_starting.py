@@ -48,11 +48,28 @@ def test_the_line_about_the_start_names_the_ports_and_those_with_tls(tmp_path: P
         assert (line["clients"], line["peers"]) == (cluster.members[0].client, cluster.members[0].peer)
 
 
-def test_a_member_that_others_reach_without_tls_says_so(tmp_path: Path) -> None:
+def test_a_member_that_others_reach_without_tls_does_not_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1, settings={"listen": f"0.0.0.0:{free_ports(1)[0]}"})
+    [member] = cluster.members
+    done = subprocess.run(
+        [sys.executable, "-m", "quorum", "node", "--config", str(member.config)],
+        env={key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")},
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: {member.config}: ports that other machines reach have no TLS: 0.0.0.0:")
+    assert not member.data.exists()
+
+
+def test_a_member_that_may_be_reached_without_tls_says_so(tmp_path: Path) -> None:
     line = "connections without TLS can be read on the network"
     for name, settings, told in (
         ("own", {}, False),
-        ("all", {"listen": f"0.0.0.0:{free_ports(1)[0]}"}, True),
+        ("all", {"listen": f"0.0.0.0:{free_ports(1)[0]}", "allow_plain_text": "true"}, True),
     ):
         cluster = LocalCluster(tmp_path / name, 1, settings={"log_format": "json", **settings})
         [member] = cluster.members

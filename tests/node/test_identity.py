@@ -67,7 +67,9 @@ def test_a_member_does_not_start_on_the_log_of_another_data_directory(tmp_path: 
     secret = tmp_path / "secret"
     secret.write_text("x" * 32, encoding="ascii")
     secret.chmod(0o400)
-    members = {name: {"peer": f"{name}:1", "client": f"{name}:2"} for name in "abc"}
+    members = {
+        name: {"peer": f"127.0.0.{at}:1", "client": f"127.0.0.{at}:2"} for at, name in enumerate("abc", 1)
+    }
     flags = {"name": "a", "cluster": "orders", "members": members, "secret_file": secret}
     with pytest.raises(
         ConfigError, match=r"log is from another data directory than .*: what 'a' has voted for"

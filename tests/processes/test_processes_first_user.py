@@ -51,7 +51,7 @@ def test_the_commands_of_the_page_make_the_first_user(
     assert owned.startswith("chown ")
     assert cluster.files.administrator_file.name in written
     with cluster:
-        url = address.partition("# with TLS: ")[2].replace(MEMBER, cluster.member("node-1").client)
+        url = address.removeprefix("export QUORUM_URL=").replace(MEMBER, cluster.member("node-1").client)
         program = f'quorum() {{ {shlex.quote(sys.executable)} -m quorum "$@"; }}'
         lines = [program, f"export QUORUM_URL={url}", *rest, "quorum users list --json"]
         done = subprocess.run(

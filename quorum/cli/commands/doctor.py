@@ -140,7 +140,7 @@ def _checks(config: NodeConfig) -> Iterator[Check]:
     yield "certificate for members", PEER_FILES, lambda: _peer_certificates(config)
     yield (
         "encryption",
-        ("listen", "http_listen", *CLIENT_FILES, *PEER_FILES, *member),
+        ("listen", "http_listen", "allow_plain_text", *CLIENT_FILES, *PEER_FILES, *member),
         lambda: _plain_text(config),
     )
     yield "port for clients", ("listen", *member), lambda: [_client_port(config)]
@@ -213,6 +213,8 @@ def _client_certificates(config: NodeConfig) -> Iterator[Finding]:
 
 
 def _plain_text(config: NodeConfig) -> Iterator[Finding]:
+    if not config.allow_plain_text:
+        return  # the findings of the configuration name such ports
     for who, address in config.readable_ports.items():
         text = f"{address} is without TLS: what goes there can be read on the network, passwords too"
         keys = "peers_certificate_file" if who == "members" else "tls_certificate_file"
