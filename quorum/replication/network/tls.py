@@ -35,10 +35,14 @@ class TlsChannel:
 
     is_sealed = True
 
-    def __init__(self, connection: socket.socket, context: SSL.Context, *, is_dialer: bool) -> None:
+    def __init__(
+        self, connection: socket.socket, context: SSL.Context, scratch: memoryview, *, is_dialer: bool
+    ) -> None:
+        """scratch: RAW_BYTES for received bytes on their way to TLS. Channels of one thread may share them, which
+        keeps them in the processor's cache."""
         self._socket = connection
         self._tls = TlsEnd(context, is_dialer=is_dialer)
-        self._scratch = memoryview(bytearray(RAW_BYTES))
+        self._scratch = scratch
         self._output = bytearray(OUTPUT_BYTES)
         self._unsent = memoryview(b"")
         """the part of the output that the socket has not taken"""
@@ -163,6 +167,7 @@ class TlsSecurity:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self._scratch = memoryview(bytearray(RAW_BYTES))
         self._seen = self._look()
         self._content = self._read()
 
@@ -182,8 +187,9 @@ class TlsSecurity:
         return take
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
+        """All channels are used by one thread."""
         self.renew()
-        return TlsChannel(connection, self._content.context, is_dialer=is_dialer)
+        return TlsChannel(connection, self._content.context, self._scratch, is_dialer=is_dialer)
 
     def end(self) -> int:
         """Unix seconds of the end of the certificate that new connections use. Renewed files are taken first. Any
