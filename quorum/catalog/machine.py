@@ -14,6 +14,7 @@ import json
 import zlib
 from array import array
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -139,6 +140,8 @@ class CatalogMachine:
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._argument_bytes = 0  # of all queues; follows from them
+        self._owned: Counter[str] = Counter()
+        """the number of queues of each owner who has any; follows from the queues"""
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
         self._changed: dict[int, CatalogQueue | None] = {}
         """see take_changes; local, never in a snapshot"""
@@ -237,6 +240,13 @@ class CatalogMachine:
                 f"queue {command.name!r} cannot be declared: there are {len(self._by_name)} queues; "
                 f"allowed: {allowed} (max_queues)",
             )
+        owner = command.owner if version >= versions.OWNED_QUEUES else ""
+        if owner and self._owned[owner] >= command.max_owned:
+            return Refused(
+                "limit",
+                f"queue {command.name!r} cannot be declared: user {owner!r} has {self._owned[owner]} queues; "
+                f"allowed: {command.max_owned} (max_queues_per_user)",
+            )
         size = self._argument_bytes + size_of(arguments.items())
         if size > MAX_ALL_ARGUMENTS_BYTES and version >= 2:
             return Refused(
@@ -252,6 +262,7 @@ class CatalogMachine:
             tuple((key, arguments[key]) for key in sorted(arguments)),
             config,
             version,
+            owner,
         )
         self.next_queue_id += 1
         self._add(queue)
@@ -276,6 +287,9 @@ class CatalogMachine:
     def _drop(self, queue: CatalogQueue, version: int) -> None:
         del self._by_name[queue.name]
         self._argument_bytes -= size_of(queue.arguments)
+        self._owned[queue.owner] -= 1
+        if not self._owned[queue.owner]:
+            del self._owned[queue.owner]
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
@@ -388,6 +402,7 @@ class CatalogMachine:
     def _add(self, queue: CatalogQueue) -> None:
         self._by_name[queue.name] = queue
         self._argument_bytes += size_of(queue.arguments)
+        self._owned[queue.owner] += 1
         self._by_group[queue.group][queue.id] = queue
         self._changed[queue.id] = queue
 
