@@ -329,6 +329,36 @@ def test_a_queue_that_is_removed_or_expires_leaves_its_place_to_its_user() -> No
     assert isinstance(me.call(owned("e", "ann")), Refused)
 
 
+def test_a_user_has_half_of_the_bytes_of_arguments_unless_it_may_have_all_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = (("x-overflow", "drop-head"),)
+    each = sum(map(len, arguments[0]))
+    monkeypatch.setattr("quorum.catalog.machine.MAX_ALL_ARGUMENTS_BYTES", 4 * each)
+    me = client()
+    switch(me.machine)
+
+    def declare(name: str, owner: str, allowed: int = 9, **given: int) -> Reply | None:
+        return me.call(DeclareQueue(name, arguments, owner=owner, max_owned=allowed, **given))
+
+    for name in "ab":
+        assert isinstance(declare(name, "ann"), QueueDeclared)
+    me.machine = CatalogMachine.restore(me.machine.snapshot())
+    text = (
+        "queue 'c' cannot be declared: the arguments of the queues of user 'ann' would have "
+        f"{3 * each} bytes; allowed: {2 * each}"
+    )
+    assert declare("c", "ann") == Refused("limit", text)
+    assert declare("a", "ann") == QueueDeclared(0, 1, 1), "it exists"
+    assert isinstance(me.call(owned("plain", "ann", 9)), QueueDeclared)
+    assert isinstance(declare("d", "ben"), QueueDeclared)
+    assert isinstance(declare("c", "ann", max_queues=9), QueueDeclared), "it may have all queues"
+    assert isinstance(me.call(owned("plain too", "ann", 9)), QueueDeclared), "it needs no bytes"
+    for name in "ac":
+        me.call(RemoveQueue(name))
+    assert isinstance(declare("e", "ann"), QueueDeclared), "there is room now"
+
+
 def test_the_queues_of_a_user_who_was_removed_are_those_of_a_later_user_of_that_name() -> None:
     me = client()
     for name, administers in (("root", True), ("ann", False)):
@@ -524,6 +554,8 @@ def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], 
     assert sum(counts) == len(machine.queues())
     owners = Counter(queue.owner for queue in machine.queues())
     assert machine._owned == owners == whole.machine._owned
+    assert machine._owned_bytes == whole.machine._owned_bytes
+    assert machine._owned_bytes.total() == machine._argument_bytes == whole.machine._argument_bytes
     assert all(owners[user] <= 2 for user in ("ann", "ben"))
 
 
