@@ -49,6 +49,7 @@ as there may be logs with entries of that version.
 | 2 | the catalog has users and their permissions |
 | 2 | messages may be immediate: a group refuses those that no consumer can take at once |
 | 3 | the runs of a delivery do not depend on how far a member has evaluated the selector |
+| 3 | the catalog keeps which user has declared a queue, and limits the queues of a user |
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ TIMED_BATCHES = 2
 TOLD_LOSSES = 2
 UNIQUE_NUMBERS = 2
 EVALUATED_BLOCKS = 3
+OWNED_QUEUES = 3
 BASE = 2
 """The lowest version with which leaders propose. It needs no switch: a build that knows only lower versions cannot
 connect to the other members (replication/network/handshake.py)."""

@@ -254,6 +254,12 @@ class NodeConfig(BaseSettings):
         description="maximum number of queues of the cluster, 100,000 if it is not set and at most; the member that "
         "takes a declaration decides, so it is the same on all members; queues that exist stay",
     )
+    max_queues_per_user: int | None = Field(
+        None,
+        ge=1,
+        description="maximum number of queues that one user may have declared; half of `max_queues` if it is not set "
+        "(of 100,000 without that); as with `max_queues`, the same on all members, and queues that exist stay",
+    )
     queue_memory_bytes: int = Field(
         256 * MIB,
         ge=MIB,

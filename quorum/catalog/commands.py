@@ -20,12 +20,16 @@ from quorum.catalog.users import RemoveUser, SetPermissions, SetUser, UserComman
 class DeclareQueue:
     """Declares a queue: creates it, or confirms that it exists with the same meaning. arguments: as the client gave
     them, by name. seen: the number of removed queues (CatalogMachine.removals) when the command was made; no queue is
-    created if there are more by now. max_queues: none is created if there are so many."""
+    created if there are more by now. max_queues: none is created if there are so many. owner: the user who declares it,
+    empty if there is none. max_owned: none is created if the owner has so many; it is at its default without an owner.
+    """
 
     name: str
     arguments: Arguments
     seen: int = UNSEEN
     max_queues: int = MAX_QUEUES
+    owner: str = ""
+    max_owned: int = MAX_QUEUES
 
 
 NO_QUEUE = (1 << 64) - 1

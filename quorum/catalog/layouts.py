@@ -51,6 +51,8 @@ DECLARE_QUEUE = Record(
         Field("arguments", ARGUMENTS),
         SEEN,
         Field("max_queues", U64, since=2, default=MAX_QUEUES),
+        Field("owner", TEXT, since=3, default=""),
+        Field("max_owned", U64, since=3, default=MAX_QUEUES),
     ),
 )
 SET_POLICY = Record(
@@ -114,6 +116,7 @@ QUEUE = Record(
         Field("group", U64),
         Field("arguments", ARGUMENTS),
         Field("version", U64, since=2, default=FIRST),
+        Field("owner", TEXT, since=3, default=""),
     ),
     others=("config",),
 )

@@ -14,6 +14,7 @@ import json
 import zlib
 from array import array
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -139,6 +140,10 @@ class CatalogMachine:
         self._numbering = Numbering()
         self._by_name: dict[str, CatalogQueue] = {}
         self._argument_bytes = 0  # of all queues; follows from them
+        self._owned: Counter[str] = Counter()
+        """the number of queues of each owner; this and the next one follow from the queues"""
+        self._owned_bytes: Counter[str] = Counter()
+        """the bytes of the arguments of these queues"""
         self._by_group: dict[int, dict[int, CatalogQueue]] = {group: {} for group in sorted(queue_groups)}
         self._changed: dict[int, CatalogQueue | None] = {}
         """see take_changes; local, never in a snapshot"""
@@ -237,7 +242,12 @@ class CatalogMachine:
                 f"queue {command.name!r} cannot be declared: there are {len(self._by_name)} queues; "
                 f"allowed: {allowed} (max_queues)",
             )
-        size = self._argument_bytes + size_of(arguments.items())
+        owner = command.owner if version >= versions.OWNED_QUEUES else ""
+        own_size = size_of(arguments.items())
+        refused = self._refuse_owner(command, own_size, allowed) if owner else None
+        if refused is not None:
+            return refused
+        size = self._argument_bytes + own_size
         if size > MAX_ALL_ARGUMENTS_BYTES and version >= 2:
             return Refused(
                 "limit",
@@ -252,10 +262,29 @@ class CatalogMachine:
             tuple((key, arguments[key]) for key in sorted(arguments)),
             config,
             version,
+            owner,
         )
         self.next_queue_id += 1
         self._add(queue)
         return QueueDeclared(1, queue.id, queue.group)
+
+    def _refuse_owner(self, command: DeclareQueue, size: int, max_queues: int) -> Refused | None:
+        """The refusal of a new queue above its owner's share, None if it fits. size: the bytes of its arguments. An
+        owner who may have all queues may also have all bytes of arguments."""
+        what = f"queue {command.name!r} cannot be declared"
+        owner, count = command.owner, self._owned[command.owner]
+        if count >= command.max_owned:
+            return Refused(
+                "limit",
+                f"{what}: user {owner!r} has {count} queues; allowed: {command.max_owned} (max_queues_per_user)",
+            )
+        total, allowed = self._owned_bytes[owner] + size, MAX_ALL_ARGUMENTS_BYTES // 2
+        if size and total > allowed and command.max_owned < max_queues:
+            return Refused(
+                "limit",
+                f"{what}: the arguments of the queues of user {owner!r} would have {total} bytes; allowed: {allowed}",
+            )
+        return None
 
     def _remove(self, command: RemoveQueue, version: int) -> Reply:
         queue = self._by_name.get(command.name)
@@ -275,7 +304,7 @@ class CatalogMachine:
 
     def _drop(self, queue: CatalogQueue, version: int) -> None:
         del self._by_name[queue.name]
-        self._argument_bytes -= size_of(queue.arguments)
+        self._count(queue, -1)
         self.removals += version >= 2
         del self._by_group[queue.group][queue.id]
         insort(self._removed, queue.id)
@@ -387,9 +416,18 @@ class CatalogMachine:
 
     def _add(self, queue: CatalogQueue) -> None:
         self._by_name[queue.name] = queue
-        self._argument_bytes += size_of(queue.arguments)
+        self._count(queue, 1)
         self._by_group[queue.group][queue.id] = queue
         self._changed[queue.id] = queue
+
+    def _count(self, queue: CatalogQueue, sign: int) -> None:
+        """Count a queue that is added, or no longer one that is removed (sign -1)."""
+        size = size_of(queue.arguments)
+        self._argument_bytes += sign * size
+        for counts, more in ((self._owned, 1), (self._owned_bytes, size)):
+            counts[queue.owner] += sign * more
+            if not counts[queue.owner]:
+                del counts[queue.owner]
 
     _HANDLERS: ClassVar[dict[type, Callable[[CatalogMachine, Any, int], Reply | None]]] = {
         DeclareQueue: _declare,

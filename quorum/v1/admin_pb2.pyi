@@ -120,7 +120,7 @@ class ListUsersRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class UserInfo(_message.Message):
-    __slots__ = ("user", "administers", "monitors", "configure", "write", "read", "has_password")
+    __slots__ = ("user", "administers", "monitors", "configure", "write", "read", "has_password", "queues")
     USER_FIELD_NUMBER: _ClassVar[int]
     ADMINISTERS_FIELD_NUMBER: _ClassVar[int]
     MONITORS_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class UserInfo(_message.Message):
     WRITE_FIELD_NUMBER: _ClassVar[int]
     READ_FIELD_NUMBER: _ClassVar[int]
     HAS_PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
     user: str
     administers: bool
     monitors: bool
@@ -135,7 +136,8 @@ class UserInfo(_message.Message):
     write: str
     read: str
     has_password: bool
-    def __init__(self, user: _Optional[str] = ..., administers: bool = ..., monitors: bool = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ..., has_password: bool = ...) -> None: ...
+    queues: int
+    def __init__(self, user: _Optional[str] = ..., administers: bool = ..., monitors: bool = ..., configure: _Optional[str] = ..., write: _Optional[str] = ..., read: _Optional[str] = ..., has_password: bool = ..., queues: _Optional[int] = ...) -> None: ...
 
 class ListUsersResponse(_message.Message):
     __slots__ = ("users",)
@@ -144,7 +146,7 @@ class ListUsersResponse(_message.Message):
     def __init__(self, users: _Optional[_Iterable[_Union[UserInfo, _Mapping]]] = ...) -> None: ...
 
 class QueueInfo(_message.Message):
-    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "dead", "dead_letter_problem", "held_groups")
+    __slots__ = ("name", "id", "group", "leader", "arguments", "ready", "checked_out", "total", "consumers", "first_sequence", "next_sequence", "ready_bytes", "policy", "effective_arguments", "totals", "ready_by_priority", "delayed", "dead", "dead_letter_problem", "held_groups", "owner")
     class ArgumentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +181,7 @@ class QueueInfo(_message.Message):
     DEAD_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     HELD_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
     name: str
     id: int
     group: int
@@ -199,7 +202,8 @@ class QueueInfo(_message.Message):
     dead: int
     dead_letter_problem: str
     held_groups: int
-    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ..., dead: _Optional[int] = ..., dead_letter_problem: _Optional[str] = ..., held_groups: _Optional[int] = ...) -> None: ...
+    owner: str
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[int] = ..., leader: _Optional[str] = ..., arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., ready: _Optional[int] = ..., checked_out: _Optional[int] = ..., total: _Optional[int] = ..., consumers: _Optional[int] = ..., first_sequence: _Optional[int] = ..., next_sequence: _Optional[int] = ..., ready_bytes: _Optional[int] = ..., policy: _Optional[str] = ..., effective_arguments: _Optional[_Mapping[str, _queue_pb2.Value]] = ..., totals: _Optional[_Union[QueueTotals, _Mapping]] = ..., ready_by_priority: _Optional[_Iterable[_Union[PriorityCount, _Mapping]]] = ..., delayed: _Optional[int] = ..., dead: _Optional[int] = ..., dead_letter_problem: _Optional[str] = ..., held_groups: _Optional[int] = ..., owner: _Optional[str] = ...) -> None: ...
 
 class QueueTotals(_message.Message):
     __slots__ = ("published", "settled", "expired", "rejected", "delivery_limit", "maxlen", "purged", "returned", "redelivered", "dead_lettered")

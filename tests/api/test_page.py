@@ -170,6 +170,20 @@ def test_dead_letters_are_counted_and_moved_back_after_a_question(at: Shared) ->
     at.in_browser(body)
 
 
+def test_the_user_of_a_queue_is_shown_and_how_many_queues_each_user_has(at: Shared) -> None:
+    async def body(found: World) -> None:
+        await found.client.declare("owned", {})
+        await found.open("queue/owned", "Queue owned")
+        await expect(found.page.get_by_role("main")).to_contain_text(f"; declared by {USER}")
+        count = sum(each.owner == USER for each in await found.client.queues())
+        await found.open("users", "Users")
+        row = found.page.get_by_role("row", name=f"{USER} administers")
+        await expect(row.get_by_role("cell").last).to_have_text(str(count))
+        assert found.problems == []
+
+    at.in_browser(body)
+
+
 def test_the_subscriptions_of_a_queue_are_shown(at: Shared) -> None:
     async def body(found: World) -> None:
         await found.client.declare("subscribed", {"x-filter-enabled": True})

@@ -612,3 +612,18 @@ VERSION_2: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
         "43000000000000000000000000000000000000000000000000000000000000000000000000005b22616e6e222c355d",
     ),
 )
+
+VERSION_3: tuple[tuple[c.Command | cat.CatalogCommand, str], ...] = (
+    (
+        cat.DeclareQueue(
+            name="orders é",
+            arguments=(("x-max-length", 5),),
+            seen=8,
+            max_queues=5000,
+            owner="ann é",
+            max_owned=70,
+        ),
+        "20000000000000000000000000000000000000000000000000000000000000000000000000005b226f726465727320c3a9222c5b5b22782d6d61782d6c656e677468222c355d5d2c382c353030302c22616e6e20c3a9222c37305d",
+    ),
+)
+"""Commands with fields that came with version 3, as this build writes them. They may change until it is released."""

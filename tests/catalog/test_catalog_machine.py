@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,8 @@ from quorum.catalog.lease_times import SetLeaseTimes
 from quorum.catalog.machine import HASHED_EVERY, CatalogMachine
 from quorum.catalog.members import AddMember, DrainMember, RemoveMember
 from quorum.catalog.numbering import Numbering
+from quorum.catalog.queues import MAX_QUEUES
+from quorum.catalog.users import RemoveUser, SetUser
 from support.examples import examples
 
 PRODUCER = b"p" * 16
@@ -75,6 +78,11 @@ class Client:
 
 def client(groups: tuple[int, ...] = (1, 2, 3)) -> Client:
     return Client(CatalogMachine(groups))
+
+
+def switch(machine: CatalogMachine, version: int = CURRENT) -> None:
+    """From here on, snapshots have the fields of this version."""
+    machine.apply(c.Meta(0, 1, 0, 2), [c.Operation(0, None, c.SetVersion(version))])
 
 
 def test_queues_go_to_the_group_with_the_fewest_lowest_number_first() -> None:
@@ -278,6 +286,115 @@ def test_a_node_may_allow_fewer_queues() -> None:
     assert isinstance(me.call(DeclareQueue("d", (), max_queues=4)), QueueDeclared)
 
 
+def owned(name: str, owner: str, allowed: int = 2) -> DeclareQueue:
+    return DeclareQueue(name, (), owner=owner, max_owned=allowed)
+
+
+def test_a_user_has_a_limited_number_of_queues_and_leaves_others_theirs() -> None:
+    me = client()
+    for name in "ab":
+        assert isinstance(me.call(owned(name, "ann")), QueueDeclared)
+    text = "queue 'c' cannot be declared: user 'ann' has 2 queues; allowed: 2 (max_queues_per_user)"
+    assert me.call(owned("c", "ann")) == Refused("limit", text)
+    assert isinstance(me.call(owned("c", "ann", 3)), QueueDeclared), "another member may allow more"
+    assert isinstance(me.call(owned("d", "ben")), QueueDeclared)
+    assert isinstance(me.declare("e"), QueueDeclared), "nobody's"
+    owners = {queue.name: queue.owner for queue in me.machine.queues()}
+    assert owners == {"a": "ann", "b": "ann", "c": "ann", "d": "ben", "e": ""}
+
+
+def test_declaring_again_what_exists_is_not_refused_by_the_limit_of_a_user() -> None:
+    me = client()
+    me.call(owned("a", "ann"))
+    me.call(owned("b", "ben"))
+    before = me.machine.queues()
+    for name in "ab":
+        assert me.call(owned(name, "ann", 1)) == QueueDeclared(
+            0, ord(name) - ord("a") + 1, ord(name) - ord("a") + 1
+        )
+    assert me.machine.queues() == before, "the first user stays the owner"
+    assert isinstance(me.call(owned("c", "ben")), QueueDeclared), "ben has one queue"
+
+
+def test_a_queue_that_is_removed_or_expires_leaves_its_place_to_its_user() -> None:
+    me = client()
+    switch(me.machine)
+    me.call(owned("a", "ann"))
+    me.call(owned("b", "ann"))
+    me.call(RemoveQueue("a"))
+    assert isinstance(me.call(owned("c", "ann")), QueueDeclared)
+    me.machine.apply(c.Meta(90, 1, 100, CURRENT), [c.Operation(0, None, RemoveExpired(2))])
+    me.machine = CatalogMachine.restore(me.machine.snapshot())
+    assert isinstance(me.call(owned("d", "ann")), QueueDeclared)
+    assert isinstance(me.call(owned("e", "ann")), Refused)
+
+
+def test_a_user_has_half_of_the_bytes_of_arguments_unless_it_may_have_all_queues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = (("x-overflow", "drop-head"),)
+    each = sum(map(len, arguments[0]))
+    monkeypatch.setattr("quorum.catalog.machine.MAX_ALL_ARGUMENTS_BYTES", 4 * each)
+    me = client()
+    switch(me.machine)
+
+    def declare(name: str, owner: str, allowed: int = 9, **given: int) -> Reply | None:
+        return me.call(DeclareQueue(name, arguments, owner=owner, max_owned=allowed, **given))
+
+    for name in "ab":
+        assert isinstance(declare(name, "ann"), QueueDeclared)
+    me.machine = CatalogMachine.restore(me.machine.snapshot())
+    text = (
+        "queue 'c' cannot be declared: the arguments of the queues of user 'ann' would have "
+        f"{3 * each} bytes; allowed: {2 * each}"
+    )
+    assert declare("c", "ann") == Refused("limit", text)
+    assert declare("a", "ann") == QueueDeclared(0, 1, 1), "it exists"
+    assert isinstance(me.call(owned("plain", "ann", 9)), QueueDeclared)
+    assert isinstance(declare("d", "ben"), QueueDeclared)
+    assert isinstance(declare("c", "ann", max_queues=9), QueueDeclared), "it may have all queues"
+    assert isinstance(me.call(owned("plain too", "ann", 9)), QueueDeclared), "it needs no bytes"
+    for name in "ac":
+        me.call(RemoveQueue(name))
+    assert isinstance(declare("e", "ann"), QueueDeclared), "there is room now"
+
+
+def test_the_queues_of_a_user_who_was_removed_are_those_of_a_later_user_of_that_name() -> None:
+    me = client()
+    for name, administers in (("root", True), ("ann", False)):
+        me.call(SetUser(name, "secret", administers, False))
+    me.call(owned("a", "ann"))
+    me.call(RemoveUser("ann"))
+    [queue] = me.machine.queues()
+    assert queue.owner == "ann"
+    me.call(SetUser("ann", "secret", False, False))
+    assert isinstance(me.call(owned("b", "ann", 1)), Refused)
+
+
+def test_before_version_3_a_queue_has_no_owner_and_a_user_no_limit() -> None:
+    me = client()
+    me.version = 2
+    for name in "abc":
+        assert isinstance(me.call(owned(name, "ann")), QueueDeclared)
+    assert {queue.owner for queue in me.machine.queues()} == {""}
+    me.version = 3
+    assert me.call(owned("a", "ann")) == QueueDeclared(0, 1, 1)
+    for name in "de":
+        assert isinstance(me.call(owned(name, "ann")), QueueDeclared), "the others do not count"
+    assert isinstance(me.call(owned("f", "ann")), Refused)
+
+
+def test_the_owners_of_queues_are_in_snapshots_from_version_3_on() -> None:
+    me = client()
+    me.call(owned("a", "ann", 1))
+    assert [len(row) for row in json.loads(me.machine.snapshot())["queues"]] == [5], "as version 2 reads it"
+    switch(me.machine, 3)
+    me.machine = CatalogMachine.restore(me.machine.snapshot())
+    [queue] = me.machine.queues()
+    assert queue.owner == "ann"
+    assert isinstance(me.call(owned("b", "ann", 1)), Refused)
+
+
 def test_an_expired_queue_is_removed_once_and_its_name_is_free() -> None:
     me = client()
     me.declare("a", expires=5)
@@ -401,7 +518,12 @@ given_arguments = st.dictionaries(
 )
 steps = st.lists(
     st.one_of(
-        st.builds(lambda n, a: DeclareQueue(n, tuple(a.items())), names, given_arguments),
+        st.builds(
+            lambda n, a, o: DeclareQueue(n, tuple(a.items()), owner=o, max_owned=2 if o else MAX_QUEUES),
+            names,
+            given_arguments,
+            st.sampled_from(["", "ann", "ben"]),
+        ),
         st.builds(RemoveQueue, names),
         st.just(c.Wake()),
     ),
@@ -413,6 +535,8 @@ steps = st.lists(
 @given(steps, st.integers(0, 25))
 def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], cut: int) -> None:
     whole, first = client(), client()
+    for each in (whole, first):
+        switch(each.machine)
     for command in commands:
         whole.call(command)
     for command in commands[:cut]:
@@ -428,6 +552,11 @@ def test_a_snapshot_and_the_rest_of_the_log_give_the_whole(commands: list[Any], 
         assert machine.queues_of_group(group) == whole.machine.queues_of_group(group)
     counts = [len(machine.queues_of_group(group)) for group in machine.queue_groups]
     assert sum(counts) == len(machine.queues())
+    owners = Counter(queue.owner for queue in machine.queues())
+    assert machine._owned == owners == whole.machine._owned
+    assert machine._owned_bytes == whole.machine._owned_bytes
+    assert machine._owned_bytes.total() == machine._argument_bytes == whole.machine._argument_bytes
+    assert all(owners[user] <= 2 for user in ("ann", "ben"))
 
 
 def test_bytes_that_are_no_snapshot_are_refused() -> None:

@@ -16,6 +16,7 @@ names = st.sampled_from(["a", "b", "amq.topic", ""])
 arguments = st.sampled_from([(), (("x-max-length", 5),), (("x-max-length", 6),), (("x-wrong", 1),)])
 COMMANDS: st.SearchStrategy[CatalogCommand] = st.one_of(
     st.builds(DeclareQueue, names, arguments, max_queues=st.sampled_from([1, 100])),
+    st.builds(DeclareQueue, names, arguments, owner=st.sampled_from(["ann", "ben"]), max_owned=st.just(1)),
     st.builds(RemoveQueue, names),
     st.builds(SetPolicy, names, st.sampled_from(["*", "a", ""]), st.integers(0, 2), arguments),
     st.builds(RemovePolicy, names),

@@ -90,6 +90,27 @@ def test_what_a_change_of_a_user_does_not_name_stays(url: str, monkeypatch: pyte
     assert "only administrator" in refused(url, "users", "add", "admin", "--no-password", "--no-administer")
 
 
+def test_the_users_of_queues_are_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quorum(url, "queues", "declare", "nobodys")
+    quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
+    monkeypatch.setenv("QUORUM_USER", "admin")
+    monkeypatch.setenv("QUORUM_PASSWORD", PASSWORD)
+    for name in ("orders", "bills"):
+        quorum(url, "queues", "declare", name)
+    [line] = [each for each in quorum(url, "users", "list").splitlines() if "admin " in each]
+    assert line.rstrip("│ ").endswith(" 2")
+    assert [each["queues"] for each in json.loads(quorum(url, "users", "list", "--json"))] == [2]
+    found = json.loads(quorum(url, "queues", "list", "--json"))
+    assert {each["name"]: each["owner"] for each in found} == {
+        "bills": "admin",
+        "nobodys": "",
+        "orders": "admin",
+    }
+    shown = [line.strip("│ ").split() for line in quorum(url, "queues", "show", "orders").splitlines()]
+    assert ["owner", "│", "admin"] in shown
+    assert "owner" not in quorum(url, "queues", "show", "nobodys")
+
+
 def test_a_refusal_names_the_user_that_was_asked_for(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     quorum(url, "users", "add", "admin", "--administer", "--password-stdin", stdin=f"{PASSWORD}\n")
     monkeypatch.setenv("QUORUM_USER", "admin")

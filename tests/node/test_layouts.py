@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cases.operation_bytes import HEAD_BYTES, VERSION_2
+from cases.operation_bytes import HEAD_BYTES, VERSION_2, VERSION_3
 from fifo import commands as c
 from fifo.codec import Reader, Writer
 from fifo.kinds import BYTES, FLAG, I64, OPEN_TEXT, OPTIONAL, TEXT, U32, U64
@@ -21,8 +21,15 @@ NEW = BASE + 1
 BY_KIND = {record.kind: record for record in COMMANDS}
 
 
-@pytest.mark.parametrize(("command", "written"), VERSION_2, ids=lambda each: type(each).__name__)
-def test_commands_are_written_and_read_as_version_2_did(command: c.Command, written: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "written", "version"),
+    [*[(*each, 2) for each in VERSION_2], *[(*each, 3) for each in VERSION_3]],
+    ids=lambda each: type(each).__name__,
+)
+def test_commands_are_written_and_read_as_their_version_did(
+    command: c.Command, written: str, version: int
+) -> None:
+    assert op.needed_version(command) == version
     data = bytes.fromhex(written)
     assert op.encode(command, None) == data
     decoded = op.decode(memoryview(data), 0).command

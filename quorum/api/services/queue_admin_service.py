@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from fifo import commands as c
 from fifo.effects import Ok
+from fifo.versions import OWNED_QUEUES
 from quorum.api import status
 from quorum.api.grpc.argument_values import argument, set_arguments
 from quorum.api.grpc.handlers import LISTED_BYTES, Context, unary, unary_once
@@ -18,6 +19,7 @@ from quorum.api.hub.catalog_view import CatalogView
 from quorum.api.hub.filters import selector_text
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import CALLER
+from quorum.api.security.access import USER
 from quorum.api.services.policy_service import show_policy
 from quorum.catalog import commands as cat
 from quorum.catalog.arguments import check_queue_name, check_size, effective_config
@@ -55,7 +57,12 @@ class QueueAdminService:
         if self._hub.catalog.queue(name) is None:
             check_size(arguments)
         allowed = self._config.max_queues or MAX_QUEUES
-        return cat.DeclareQueue(name, tuple(sorted(arguments.items())), max_queues=allowed)
+        declaration = cat.DeclareQueue(name, tuple(sorted(arguments.items())), max_queues=allowed)
+        user = USER.get()
+        if user is None or self._hub.published.version < OWNED_QUEUES:
+            return declaration
+        half = (min(allowed, MAX_QUEUES) + 1) // 2
+        return replace(declaration, owner=user.name, max_owned=self._config.max_queues_per_user or half)
 
     async def _declare_queue(self, declaration: cat.DeclareQueue) -> bool:
         """Return whether the queue was created, once its group has it."""
@@ -224,6 +231,7 @@ class QueueAdminService:
             held_groups=found.held_groups,
             dead=found.dead,
             dead_letter_problem=found.dead_letter_problem,
+            owner=queue.owner,
         )
         set_arguments(info.arguments, queue.arguments)
         show_policy(info, self._hub.catalog.effective(queue))

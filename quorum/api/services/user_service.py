@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 from fifo.effects import Ok
@@ -69,7 +70,9 @@ class UserService:
 
     @unary_once
     async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersResponse:
-        users = (await self._hub.requests.current_catalog()).users
+        catalog = await self._hub.requests.current_catalog()
+        users, queues = catalog.users, catalog.queues()
+        owned = await asyncio.to_thread(lambda: Counter(queue.owner for queue in queues))
         response = pb.ListUsersResponse()
         for user in users.by_name.values():
             response.users.add(
@@ -80,5 +83,6 @@ class UserService:
                 write=user.write,
                 read=user.read,
                 has_password=bool(user.secret),
+                queues=owned[user.name],
             )
         return response

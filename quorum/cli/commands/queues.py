@@ -94,6 +94,7 @@ def show(
         ("id", str(info.id)),
         ("group", str(info.group)),
         ("leader", info.leader or "none"),
+        *([("owner", shown(info.owner))] if info.owner else []),
         ("arguments", shown_arguments(info.arguments)),
         ("policy", shown(info.policy) if info.policy else "none"),
         ("in effect", shown_arguments(info.effective_arguments)),

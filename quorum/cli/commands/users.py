@@ -51,12 +51,12 @@ def list_(url: UrlOption = None, timeout: TimeoutOption = None, as_json: JsonOpt
     table = Table()
     for heading in ("user", "cluster", "configure", "write", "read", "log-in"):
         table.add_column(heading, overflow="fold")
+    table.add_column("queues", justify="right", no_wrap=True)
     for user in found:
         cluster = "administers" if user.administers else "monitors" if user.monitors else ""
         patterns = [shown(each) for each in (user.configure, user.write, user.read)]
-        table.add_row(
-            shown(user.name), cluster, *patterns, "password" if user.has_password else WITHOUT_PASSWORD
-        )
+        log_in = "password" if user.has_password else WITHOUT_PASSWORD
+        table.add_row(shown(user.name), cluster, *patterns, log_in, f"{user.queues:,}")
     print_table(table)
 
 

@@ -36,7 +36,8 @@ class QueueInfo:
     arguments: as it was declared, sorted by name. policy: name of the policy that applies, empty if none.
     effective_arguments: its own and the policy's. ready_by_priority: of a queue with priorities, where there are any,
     the highest first. held_groups: message groups that consumers hold. dead: messages that wait for the dead-letter
-    target. dead_letter_problem: why it does not take the next of them; empty if nothing is known against it."""
+    target. dead_letter_problem: why it does not take the next of them; empty if nothing is known against it. owner: the
+    user who has declared it, empty if none is known."""
 
     name: str
     id: int
@@ -58,6 +59,7 @@ class QueueInfo:
     held_groups: int = 0
     dead: int = 0
     dead_letter_problem: str = ""
+    owner: str = ""
 
     @classmethod
     def of(cls, wire: Any) -> QueueInfo:
@@ -82,6 +84,7 @@ class QueueInfo:
             held_groups=wire.held_groups,
             dead=wire.dead,
             dead_letter_problem=wire.dead_letter_problem,
+            owner=wire.owner,
         )
 
 
@@ -103,7 +106,8 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class UserInfo:
     """A user and its permissions: patterns that match whole names of queues and exchanges, `*` for any characters;
-    empty: none. has_password: without one it logs in with a certificate or a token."""
+    empty: none. has_password: without one it logs in with a certificate or a token. queues: how many it has declared
+    that still exist."""
 
     name: str
     administers: bool
@@ -112,6 +116,7 @@ class UserInfo:
     write: str
     read: str
     has_password: bool
+    queues: int = 0
 
     @classmethod
     def of(cls, wire: Any) -> UserInfo:
@@ -123,6 +128,7 @@ class UserInfo:
             wire.write,
             wire.read,
             wire.has_password,
+            wire.queues,
         )
 
 

@@ -44,6 +44,7 @@ async def serving(
     """The same with the services of these members. credentials: for TLS."""
     cluster = Cluster(size)
     cluster.ready()
+    cluster.switched()
     apis = []
     servers, addresses, forwarding = [], [], []
     for name in cluster.names[:members]:

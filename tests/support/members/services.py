@@ -55,7 +55,9 @@ class Api:
         self.hub.attach(self)  # type: ignore[arg-type]
         self.hub._dispatch(member.published())
         address = SimpleNamespace(client=f"{name}:1", peer=f"{name}:2")
-        config = SimpleNamespace(name=name, members={name: address}, max_queues=None)
+        config = SimpleNamespace(
+            name=name, members={name: address}, max_queues=None, max_queues_per_user=None
+        )
         self.admin = AdminService(self.hub, config)  # type: ignore[arg-type]
         self.queues = QueueService(self.hub)
         self.bulk = BulkService(self.hub, config)  # type: ignore[arg-type]

@@ -375,7 +375,7 @@ function details(described) {
   ]);
   return [
     element("p", {}, `Raft group ${info.group}, led by `, info.leader || mark("bad", "none"),
-      info.policy ? `; policy ${info.policy}` : ""),
+      info.policy ? `; policy ${info.policy}` : "", info.owner ? `; declared by ${info.owner}` : ""),
     ...(info.dead_letter_problem ? [element("p", { class: "bad" }, `Dead letters wait: ${info.dead_letter_problem}`)] : []),
     element("div", { class: "side" },
       table("Messages now", [["state"], ["messages", "number"]], counts),
@@ -560,9 +560,10 @@ async function policies() {
 async function users() {
   const found = await call("GET", "/users");
   const rows = found.users.map((each) => [
-    each.user, each.administers ? "administers" : each.monitors ? "monitors" : "", each.configure, each.write, each.read,
+    each.user, each.administers ? "administers" : each.monitors ? "monitors" : "", each.configure, each.write, each.read, each.queues,
   ]);
-  return { title: "Users", elements: [table("Users and their permissions", [["user"], ["cluster"], ["configure"], ["write"], ["read"]], rows)] };
+  const headings = [["user"], ["cluster"], ["configure"], ["write"], ["read"], ["queues", "number"]];
+  return { title: "Users", elements: [table("Users and their permissions", headings, rows)] };
 }
 
 const VIEWS = new Map(Object.entries({ "": overview, raft, queues, queue, exchanges, policies, users }));
