@@ -77,6 +77,12 @@ def test_the_bulk_client_says_which_extra_it_needs() -> None:
     assert "ModuleNotFoundError: quorum.bulk needs pyarrow: pip install 'FILE.whl[bulk]'" in done.stderr
 
 
+@pytest.mark.parametrize("module", ["quorum", "quorum.sync"])
+def test_a_client_with_tracing_says_which_extra_it_needs(module: str) -> None:
+    done = run(f"import {module}; {module}.connect('quorum://127.0.0.1:1', tracing=True)")
+    assert "UsageError: tracing needs opentelemetry: pip install 'FILE.whl[otel]'" in done.stderr
+
+
 def test_certificates_that_cannot_be_made_leave_no_directory(tmp_path: Path) -> None:
     done = command("certificates", "create", "node-1", "--dir", str(tmp_path / "made"))
     assert (done.returncode, "this command needs cryptography" in done.stderr) == (1, True), done.stderr
