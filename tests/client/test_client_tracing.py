@@ -24,6 +24,8 @@ from support.members.served import served, served_in_a_thread
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 OWN = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "shop=1"}
 """The context that another program has put into a message."""
+CONTEXT_BYTES = 75
+"""Of a context without a state, in the properties of a message: docs/tracing.md says so."""
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
 LIMIT_S = 120
 
@@ -172,6 +174,7 @@ def test_a_batch_without_properties_gets_the_context_once(spans: Spans, kind: st
             wire = queue_pb2.MessageBatch.FromString(delivery.batch_bytes)
             assert [len(wire.properties), wire.HasField("shared_properties")] == [0, True]
             assert [each.application_properties for each in delivery] == 2 * [carried_by(spans.one("send q"))]
+            assert wire.shared_properties.ByteSize() == CONTEXT_BYTES
 
     with_client(scenario)
 
