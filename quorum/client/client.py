@@ -619,7 +619,12 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
                 f"tracing needs {error.name}: pip install 'FILE.whl[otel]', where FILE.whl is the wheel of this "
                 "release; '.[otel]' in its source tree"
             ) from error
-        return Tracing(lambda: "" if self._session is None else self._session.endpoint)
+        return Tracing(self._served_by)
+
+    def _served_by(self) -> str:
+        """The endpoint of the session; empty if there is none. Any thread may call this."""
+        session = self._session
+        return "" if session is None else session.endpoint
 
     async def _find_leader(self, queue: str) -> tuple[str, str]:
         """placement.FindLeader, asked at the session's endpoint."""

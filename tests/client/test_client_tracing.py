@@ -293,6 +293,24 @@ def test_a_publish_that_was_never_sent_ends_its_span_with_the_error(spans: Spans
     with_client(scenario)
 
 
+def test_spans_hold_no_text_that_cannot_be_exported(spans: Spans) -> None:
+    async def scenario(client: quorum.Client) -> None:
+        half = "\ud800"
+        for publishing in (
+            client.publish(half, b"x"),
+            client.publish_to("e", half, b"x"),
+            client.publish("q", b"x", {"message-id": half}),
+            client.publish_batch(half, [b"x"]),
+            client.transaction().publish(half, b"x"),
+        ):
+            with pytest.raises(UsageError):
+                await publishing
+        for each in spans.all():
+            assert (each.name + str(dict(each.attributes or {})) + str(each.status.description)).encode()
+
+    with_client(scenario)
+
+
 def test_a_refused_commit_ends_its_span_with_the_reason(spans: Spans) -> None:
     async def scenario(client: quorum.Client) -> None:
         with pytest.raises(RolledBack):

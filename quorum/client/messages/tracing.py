@@ -24,7 +24,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from quorum.client.errors import QuorumError
 from quorum.client.messages.batch import BatchReader, Message, PreparedBatch, parse_batch
-from quorum.client.messages.routes import Route, Through
+from quorum.client.messages.routes import Route, Through, check_names
 from quorum.client.values import Properties
 
 SCOPE = "quorum.client"
@@ -175,6 +175,7 @@ class Tracing:
         self, route: Route, links: list[Link], has_own: bool, details: Mapping[str, str | int | None]
     ) -> Span:
         """has_own: all messages have contexts already, so that of this span is not the one of a message."""
+        check_names(route)  # no exporter can encode what is not UTF-8
         destination = _destination(route)
         kind = SpanKind.CLIENT if has_own else SpanKind.PRODUCER
         if isinstance(route, Through) and route.exchange and isinstance(route.keys, str):
@@ -217,10 +218,12 @@ def _destination(route: Route) -> str:
 
 
 def _message_id(properties: Properties | Mapping[str, object] | None) -> str | None:
+    """Of a message that is not checked yet."""
     if isinstance(properties, Mapping):
         found = properties.get("message-id", properties.get("message_id"))
-        return found if isinstance(found, str) else None
-    return properties.message_id if isinstance(properties, Properties) else None
+    else:
+        found = properties.message_id if isinstance(properties, Properties) else None
+    return found.encode(errors="replace").decode() if isinstance(found, str) else None
 
 
 # ---- contexts in messages
