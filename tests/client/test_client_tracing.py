@@ -233,6 +233,18 @@ def test_publishes_of_a_transaction_carry_contexts_and_its_commit_has_a_span(spa
     with_client(scenario)
 
 
+@pytest.mark.parametrize("own", [7, b"00", "00-nothing"])
+def test_a_message_keeps_also_what_is_no_context(spans: Spans, own: Any) -> None:
+    async def scenario(client: quorum.Client) -> None:
+        await client.publish("q", b"x", None, {"traceparent": own})
+        await client.publish_batch("q", [quorum.Message(b"y", None, {"traceparent": own})])
+        for message in await taken(client, 2):
+            assert message.application_properties == {"traceparent": own}
+        assert [list(each.links) for each in spans.all()] == [[], []]
+
+    with_client(scenario)
+
+
 # ---- refusals
 
 
@@ -306,7 +318,8 @@ def test_spans_hold_no_text_that_cannot_be_exported(spans: Spans) -> None:
             with pytest.raises(UsageError):
                 await publishing
         for each in spans.all():
-            assert (each.name + str(dict(each.attributes or {})) + str(each.status.description)).encode()
+            texts = [each.name, each.status.description or "", *map(str, (each.attributes or {}).values())]
+            assert "".join(texts).encode()
 
     with_client(scenario)
 
