@@ -152,7 +152,7 @@ LOCK = $(VENV)/lock/bin/uv pip compile --quiet --universal --python-version 3.11
 lock:
 	$(PYTHON) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python $(PIP) uv
-	$(LOCK) pyproject.toml --extra dev --extra server --extra spark --group build -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra dev --extra otel --extra server --extra spark --group build -o requirements/dev.txt
 	$(LOCK) pyproject.toml --extra server --constraint requirements/dev.txt -o requirements/server.txt
 	$(LOCK) --group build --constraint requirements/dev.txt -o requirements/build.txt
 	$(LOCK) --group proto -o requirements/proto.txt

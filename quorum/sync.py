@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quorum.client import client as aio
 from quorum.client.admin.definitions import ImportReport
@@ -37,11 +37,14 @@ from quorum.client.errors import ClosedError, PublishUnknown, UsageError
 from quorum.client.messages import delivery as aio_delivery
 from quorum.client.messages.batch import Batch, Message, PreparedBatch, encode_batch
 from quorum.client.messages.delivery import ReceivedMessage, Target
-from quorum.client.messages.routes import Through
+from quorum.client.messages.routes import Address, Through
 from quorum.client.session.consumer import Consumer as AioConsumer
 from quorum.client.session.transaction import Transaction as AioTransaction
 from quorum.client.values import FieldValue, Properties, require_timeout, with_delay
 from quorum.redrive import Redriven
+
+if TYPE_CHECKING:
+    from quorum.client.messages.tracing import Tracing
 
 __all__ = [
     "Client",
@@ -485,7 +488,10 @@ class Client(_Settling):
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
         address = Through("", queue, immediate=True) if immediate else queue
-        self._loop.publish(partial(self._client.gather, address, message, timeout_ms))
+        if self._client.tracing is None:
+            self._loop.publish(partial(self._client.gather, address, message, timeout_ms))
+        else:
+            self._publish_traced(self._client.tracing, address, message, timeout_ms)
 
     def publish_to(
         self,
@@ -503,7 +509,17 @@ class Client(_Settling):
     ) -> None:
         message = Message(body, with_delay(properties, delay, at), application_properties)
         route = Through(exchange, routing_key, mandatory, immediate)
-        self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
+        if self._client.tracing is None:
+            self._loop.publish(partial(self._client.gather, route, message, timeout_ms))
+        else:
+            self._publish_traced(self._client.tracing, route, message, timeout_ms)
+
+    def _publish_traced(
+        self, tracing: Tracing, queue: Address, message: Message, timeout_ms: int | None
+    ) -> None:
+        """The span begins in this thread, whose current span is its parent."""
+        with tracing.sending(queue, message) as traced:
+            self._loop.publish(partial(self._client.gather, queue, traced, timeout_ms))
 
     def publish_batch(
         self,

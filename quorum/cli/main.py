@@ -275,6 +275,7 @@ EXTRAS = {
     "grpc_reflection": "server",
     "h11": "server",
     "lark": "server",
+    "opentelemetry": "otel",
     "packaging": "server",
     "prometheus_client": "server",
     "pydantic": "server",

@@ -14,6 +14,7 @@ import time
 from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -84,11 +85,13 @@ Work = Callable[[Answer], object]
 
 
 class Running:
-    """A coroutine that a thread waits for."""
+    """A coroutine that a thread waits for. It runs in the context of the thread, so that it has the thread's context
+    variables, such as the current span."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any]) -> None:
         self._loop = loop
         self._work = work
+        self._context = copy_context()
         self._task: asyncio.Task[Any] | None = None
 
     def begin(self, answer: Answer) -> None:
@@ -96,7 +99,7 @@ class Running:
         if answer.done():
             self._work.close()
             return
-        self._task = self._loop.create_task(self._work)
+        self._task = self._loop.create_task(self._work, context=self._context)
         self._task.add_done_callback(partial(_copy, answer))
 
     def refused(self) -> None:

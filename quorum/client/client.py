@@ -16,7 +16,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -53,7 +53,7 @@ from quorum.client.errors import (
     from_rpc_error,
 )
 from quorum.client.messages.batch import Batch, Message, prepare
-from quorum.client.messages.delivery import DeliveredMessage, Target, by_holder
+from quorum.client.messages.delivery import DeliveredMessage, Delivery, Target, by_holder
 from quorum.client.messages.requests import looked_at
 from quorum.client.messages.routes import (
     Address,
@@ -84,6 +84,9 @@ from quorum.client.values import property_filter as filter_value
 from quorum.redrive import Redriven
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
 
+if TYPE_CHECKING:
+    from quorum.client.messages.tracing import Tracing
+
 CONNECT_TIMEOUT_MS = 10_000
 CLOSE_TIMEOUT_MS = 5_000
 SILENCE_MS = 3_000
@@ -107,6 +110,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         silence_ms: int = SILENCE_MS,
         near_leader: bool = True,
         linger_ms: int | None = None,
+        tracing: bool = False,
         has_session: bool = True,
         channels: OpenChannel | None = None,
         clock_s: Callable[[], float] = boottime_s,
@@ -122,6 +126,9 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         require_flag("near_leader", near_leader)
         if linger_ms is not None:
             require_whole("linger_ms", linger_ms, 0, MAX_LINGER_MS)
+        require_flag("tracing", tracing)
+        self.tracing = self._make_tracing() if tracing else None
+        """Makes the spans, also those of the blocking client; None without the option."""
         self._endpoints = service.endpoints
         self._default_ms = timeout_ms if callable(timeout_ms) else lambda: timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
@@ -156,6 +163,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
             self._find_leader if self._near_leader else None,
             self._find_tls_problem,
             self._linger_ms,
+            self.tracing,
         )
         try:
             await session.open(self._connect_timeout_ms)
@@ -219,14 +227,14 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         delay: seconds after which the message becomes ready for consumers. at: or the time of that, with a zone.
         immediate: PublishRejected, reason NO_CONSUMERS, if no consumer can take the message at once.
         """
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.gather(
-            Through("", queue, immediate=True) if immediate else queue,
-            Message(body, with_delay(properties, delay, at), application_properties),
-            timeout_ms,
-            outcome,
-        )
-        await outcome
+        message = Message(body, with_delay(properties, delay, at), application_properties)
+        address = Through("", queue, immediate=True) if immediate else queue
+        if self.tracing is None:
+            outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self.gather(address, message, timeout_ms, outcome)
+            await outcome
+        else:
+            await self._publish_traced(self.tracing, address, message, timeout_ms)
 
     async def publish_to(
         self,
@@ -248,10 +256,22 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         immediate: only queues where a consumer can take the message at once get it. PublishRejected, reason
         NO_CONSUMERS, if there are none.
         """
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        self.gather(Through(exchange, routing_key, mandatory, immediate), message, timeout_ms, outcome)
-        await outcome
+        address = Through(exchange, routing_key, mandatory, immediate)
+        if self.tracing is None:
+            outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self.gather(address, message, timeout_ms, outcome)
+            await outcome
+        else:
+            await self._publish_traced(self.tracing, address, message, timeout_ms)
+
+    async def _publish_traced(
+        self, tracing: Tracing, queue: Address, message: Message, timeout_ms: int | None
+    ) -> None:
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        with tracing.sending(queue, message) as traced:
+            self.gather(queue, traced, timeout_ms, outcome)
+            await outcome
 
     def gather(
         self, queue: Address, message: Message, timeout_ms: int | None, outcome: asyncio.Future[Any] | Answer
@@ -351,7 +371,10 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         else:
             queues = route.keys if isinstance(route, Through) else route
             session.placement.use(queues if isinstance(queues, str) else next(iter(queues), ""))
-        return await session.publisher.admit(route, prepared, self._limit(timeout_ms))
+        admit, limit_ms = session.publisher.admit, self._limit(timeout_ms)
+        if self.tracing is None:
+            return await admit(route, prepared, limit_ms)
+        return await self.tracing.sent(route, prepared, lambda traced: admit(route, traced, limit_ms))
 
     def transaction(self, *, timeout_ms: int | None = None) -> Transaction:
         """Publishes and settlements that count all at once. `async with` commits at the end, and rolls back if the
@@ -402,16 +425,23 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         require_flag("settled", settled)
         session = self._live()
         session.require_loop()
+        getting = self._get(session, queue, count, settled, self._limit(timeout_ms))
+        deliveries = await (getting if self.tracing is None else self.tracing.received(queue, getting))
+        return [message for delivery in deliveries for message in delivery]
+
+    async def _get(
+        self, session: Session, queue: str, count: int, settled: bool, limit_ms: int
+    ) -> list[Delivery]:
         task = asyncio.create_task(session.gets.get(queue, count, settled))
         try:
-            await asyncio.wait({task}, timeout=self._limit(timeout_ms) / 1000)
+            await asyncio.wait({task}, timeout=limit_ms / 1000)
         finally:
             is_done = task.done()
             if not is_done:
                 session.gets.abandon(task)
         if not is_done:
-            raise TimedOut(f"get from {queue!r} took over {self._limit(timeout_ms)} ms")
-        return [message for delivery in task.result() for message in delivery]
+            raise TimedOut(f"get from {queue!r} took over {limit_ms} ms")
+        return task.result()
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle a message, a delivery, or several messages. wait=True: return when that is committed."""
@@ -578,6 +608,24 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
 
     # ---- inside
 
+    def _make_tracing(self) -> Tracing:
+        """UsageError without OpenTelemetry. No other client needs its time to import, and its memory."""
+        try:
+            from quorum.client.messages.tracing import Tracing
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "opentelemetry":
+                raise
+            raise UsageError(
+                f"tracing needs {error.name}: pip install 'FILE.whl[otel]', where FILE.whl is the wheel of this "
+                "release; '.[otel]' in its source tree"
+            ) from error
+        return Tracing(self._served_by)
+
+    def _served_by(self) -> str:
+        """The endpoint of the session; empty if there is none. Any thread may call this."""
+        session = self._session
+        return "" if session is None else session.endpoint
+
     async def _find_leader(self, queue: str) -> tuple[str, str]:
         """placement.FindLeader, asked at the session's endpoint."""
         stub = queue_pb2_grpc.QueueStub(self._channel(0))
@@ -631,13 +679,15 @@ def connect(
     silence_ms: int = SILENCE_MS,
     near_leader: bool = True,
     linger_ms: int | None = None,
+    tracing: bool = False,
 ) -> Client:
     """A client for quorum://host:port,host:port, or quorums:// with TLS; open it with `async with` or `await`.
 
     timeout_ms: default deadline of every call. silence_ms: if no answer arrives for this time while one is due, the
     session moves to the next endpoint. near_leader: when its first queue is used, the session moves to the endpoint
     whose node leads that queue's group, if it is in the URL; otherwise it stays where it was opened. linger_ms: least
-    time between two batches of single messages of a queue; None: as the URL says, else 0.
+    time between two batches of single messages of a queue; None: as the URL says, else 0. tracing: make spans of
+    OpenTelemetry, and put their context into the messages; needs the extra `otel`.
     """
     return Client(
         url,
@@ -646,6 +696,7 @@ def connect(
         silence_ms=silence_ms,
         near_leader=near_leader,
         linger_ms=linger_ms,
+        tracing=tracing,
     )
 
 

@@ -1,5 +1,5 @@
 """deploy/alerts.yml: its metrics exist, its runbook lines lead somewhere, and each alert fires and ends. The dashboard
-shows metrics that exist, and Prometheus takes its configurations."""
+shows metrics that exist. Prometheus takes its configurations, and that of a collector has the same members."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ def test_prometheus_takes_the_configuration(file: str, tmp_path: Path) -> None:
     assert job["job_name"] == "quorum" and job["basic_auth"]["username"] == "prometheus"
     has_tls = file == "prometheus-tls.yml"
     assert (job.get("scheme"), "tls_config" in job) == (("https", True) if has_tls else (None, False))
+
+
+def test_a_collector_of_opentelemetry_scrapes_what_prometheus_scrapes() -> None:
+    """The configuration in docs/tracing.md."""
+    page = (ROOT / "docs" / "tracing.md").read_text(encoding="utf-8")
+    block = textwrap.dedent(page[page.index("    receivers:\n") : page.index("\n## What is missing")])
+    collector = yaml.safe_load(block)
+    [pipeline] = collector["service"]["pipelines"].values()
+    assert pipeline == {"receivers": list(collector["receivers"]), "exporters": list(collector["exporters"])}
+    [job] = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
+    text = (ROOT / "deploy" / "prometheus-tls.yml").read_text(encoding="utf-8")
+    own = yaml.safe_load(text.replace("/etc/prometheus/", "/etc/otelcol/"))
+    assert job == {**own["global"], **own["scrape_configs"][0]}
 
 
 def test_the_dashboard_shows_metrics_that_are_exported() -> None:

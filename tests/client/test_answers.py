@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar, copy_context
 from functools import partial
 
 import pytest
@@ -282,6 +283,28 @@ def test_a_coroutine_whose_thread_was_interrupted_before_it_began_is_not_begun(l
     running.cancel()
     loop.turn()
     assert asyncio.all_tasks(loop) == set()
+
+
+def test_a_coroutine_has_the_context_variables_of_its_thread() -> None:
+    """Also if the loop begins it in a turn for which another thread has woken it."""
+    name = ContextVar("name", default="")
+
+    async def named() -> str:
+        return name.get()
+
+    def leave(inbox: Inbox, loop: asyncio.AbstractEventLoop, mine: str) -> Answer:
+        name.set(mine)
+        return inbox.leave(Running(loop, named()).begin)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        inbox = Inbox(loop)
+        answers = [copy_context().run(leave, inbox, loop, mine) for mine in ("first", "second")]
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+        assert [answer.wait() for answer in answers] == ["first", "second"]
+
+    asyncio.run(scenario())
 
 
 def test_a_coroutine_whose_thread_was_interrupted_is_cancelled() -> None:

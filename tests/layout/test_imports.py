@@ -293,7 +293,12 @@ def test_the_search_for_dangers_would_notice(source: str) -> None:
     assert dangers(source, Path("x.py")) != []
 
 
-EXTRA_OF = {"quorum.client": "bulk", "quorum.spark": "spark", "quorum.pytest_plugin": "dev"}
+EXTRA_OF = {
+    "quorum.client.messages.tracing": "otel",
+    "quorum.client": "bulk",
+    "quorum.spark": "spark",
+    "quorum.pytest_plugin": "dev",
+}
 
 
 def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> None:
@@ -307,7 +312,7 @@ def test_every_foreign_package_that_is_imported_is_a_declared_dependency() -> No
     namespaces = {"google.protobuf": "protobuf", "google.rpc": "googleapis-common-protos"}
     problems = []
     for name, imports in ALL:
-        # a client needs no extra, but for Arrow; nothing else needs what only `spark` brings
+        # a client needs no extra, but for Arrow and for spans; nothing else needs what only `spark` brings
         room = next((room for room in EXTRA_OF if name.startswith(room)), "")
         declared = extras[EXTRA_OF[room]] if room else extras["server"]
         for each in imports:
@@ -350,6 +355,7 @@ NOT_AT_START = {
     "httpx",
     "jsonschema",
     "jwt",
+    "opentelemetry",
     "pandas",
     "prometheus_client",
     "psutil",
@@ -385,7 +391,11 @@ def test_a_member_starts_without_what_only_some_members_need() -> None:
     )
     assert {"grpc", "numpy", "quorum.node.member"} <= found
     assert NOT_AT_START & found == set()
-    assert "pyarrow" not in imported_by("quorum.client")
+
+
+def test_a_client_starts_without_what_only_its_options_need() -> None:
+    found = imported_by("quorum.client", "quorum.sync")
+    assert {"opentelemetry", "pyarrow", "quorum.client.messages.tracing"} & found == set()
 
 
 def test_the_help_of_the_command_does_without_what_single_commands_need() -> None:

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from support.repository import ROOT
 
 FOLDER = ROOT / "requirements"
-EXTRAS = {"server": ("server",), "dev": ("dev", "server", "spark")}
+EXTRAS = {"server": ("server",), "dev": ("dev", "otel", "server", "spark")}
 """Lock file -> the extras that it is for."""
 GROUPS = {"dev": ("build",), "build": ("build",), "proto": ("proto",), "audit": ("audit",)}
 """Lock file -> the dependency groups that it is for."""

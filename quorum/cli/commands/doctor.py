@@ -40,7 +40,7 @@ SLOW_SYNC_MS = 20.0
 """99th percentile of syncs, above which publishes take noticeably longer."""
 WANTED_FILES = 65_536
 CONNECT_S = 2.0
-PURPOSES = {"": "a client", "server": "a member", "bulk": "bulk calls", "spark": "Spark"}
+PURPOSES = {"": "a client", "server": "a member", "bulk": "bulk calls", "otel": "traces", "spark": "Spark"}
 """What each extra of the distribution is for; the empty one is always there."""
 RENEW_DAYS = 30
 """Days before its end that a certificate is worth a warning; the last third of its life if that is less."""
@@ -68,7 +68,7 @@ def doctor(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check this machine: the packages for clients, members, bulk calls and Spark, limits, and with a member's
+    """Check this machine: the packages for clients, members, bulk calls, traces and Spark, limits, and with a member's
     configuration its files, certificates, ports, disk and addresses.
 
     The status is 1 if something is bad."""

@@ -46,7 +46,7 @@ class PreparedBatch:
     @classmethod
     def parse(cls, data: bytes) -> PreparedBatch:
         """Check that `data` is a batch. This costs a parse, which a batch from `encode_batch` does not need."""
-        batch = _parse(data)
+        batch = parse_batch(data)
         if batch is None or batch.count == 0 or len(batch.body_ends) != batch.count:
             raise UsageError(f"{len(data)} bytes are not a serialized MessageBatch with messages in it")
         return cls(data, batch.count)
@@ -122,7 +122,7 @@ class BatchReader:
 
     def _parsed(self) -> Any:
         if self._batch is None:
-            batch = _parse(self.data)
+            batch = parse_batch(self.data)
             if batch is None or batch.count != self.count or len(batch.body_ends) != self.count:
                 raise ServiceError(f"a delivery of {self.count} messages does not carry that many messages")
             self._batch, self._bodies, self._ends = batch, batch.bodies, list(batch.body_ends)
@@ -148,7 +148,7 @@ class BatchReader:
         return {} if raw is None else values_to_dict(raw.application_properties)
 
 
-def _parse(data: bytes) -> Any:
+def parse_batch(data: bytes) -> Any:
     """The queue_pb2.MessageBatch, or None if the bytes are not one."""
     batch = queue_pb2.MessageBatch()
     try:

@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quorum.client.errors import UsageError, VoidDelivery
 from quorum.client.messages.batch import BatchReader, PreparedBatch, part_of
@@ -28,6 +29,9 @@ from quorum.client.messages.requests import within
 from quorum.client.messages.tags import TagRanges, count_of
 from quorum.client.values import FieldValue, Properties, require_flag
 from quorum.v1 import queue_pb2
+
+if TYPE_CHECKING:
+    from quorum.client.messages.tracing import Tracing
 
 SETTLE = queue_pb2.Disposition.SETTLE
 RETURN = queue_pb2.Disposition.RETURN
@@ -39,10 +43,13 @@ MAX_RANGES = 1_000  # of tags in one disposition
 
 class Link(Protocol):
     """The part of the session that a holder needs: sending, and answers to requests. timeout_ms: limit of the wait for
-    an answer."""
+    an answer. tracing: None if the client makes no spans."""
 
     @property
     def timeout_ms(self) -> int: ...
+
+    @property
+    def tracing(self) -> Tracing | None: ...
 
     def dirty(self, holder: Holder) -> None: ...
 
@@ -99,6 +106,14 @@ class ReceivedMessage:
     def application_properties(self) -> dict[str, FieldValue | None]:
         return self.delivery.reader.application_properties(self.ordinal)
 
+    def span(self) -> AbstractContextManager[None]:
+        """A span of OpenTelemetry for `with`: the program processes the message. Without the client's option `tracing`
+        it does nothing."""
+        tracing = self.delivery.holder.tracing
+        if tracing is None:
+            return nullcontext()
+        return tracing.processing(self.queue, self.delivery.reader, self.ordinal, self.sequence)
+
 
 class DeliveredMessage(ReceivedMessage):
     """A message of the asyncio client."""
@@ -150,6 +165,11 @@ class Delivery:
     def is_void(self) -> bool:
         """Whether the attachment has ended, so that these messages are ready in the queue again."""
         return self.generation != self.holder.generation
+
+    def span(self) -> AbstractContextManager[None]:
+        """As that of a message, for all messages of the delivery together."""
+        tracing = self.holder.tracing
+        return nullcontext() if tracing is None else tracing.processing_batch(self.queue, self.reader)
 
     def rest(self, place: int) -> Delivery:
         """A delivery of its messages from this place on."""
@@ -234,6 +254,11 @@ class Holder:
         self._disposals: deque[_Disposal] = deque()
         self._sent: deque[_Disposal] = deque()
         """those whose answers callers wait for, and some that are answered"""
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What makes spans; None if nothing does."""
+        return self._link.tracing
 
     async def settle(self, target: Target, *, wait: bool = False) -> None:
         """Settle messages. wait=True: return when that is committed."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from google.rpc import code_pb2
@@ -47,6 +47,9 @@ from quorum.client.session.placement import FindLeader, Placement
 from quorum.client.session.publisher import Publisher, boottime_s
 from quorum.client.session.stream_state import StreamState
 from quorum.v1 import queue_pb2, queue_pb2_grpc
+
+if TYPE_CHECKING:
+    from quorum.client.messages.tracing import Tracing
 
 OPEN_TIMEOUT_S = 3.0
 PAUSE_FIRST_S, PAUSE_LIMIT_S = 0.02, 0.5
@@ -86,13 +89,14 @@ class Session:
         find_leader: FindLeader | None = None,
         find_tls_problem: FindTlsProblem | None = None,
         linger_ms: int = 0,
+        tracing: Tracing | None = None,
     ) -> None:
         """default_ms: returns the limit of a wait for which the caller names none. find_leader: None if the session
         does not move to the leader. find_tls_problem: None if nobody looks for such a problem. linger_ms: see
-        Gathering."""
+        Gathering. tracing: None if nothing makes spans."""
         self.endpoint = endpoints[0]
         self.reconnect_count = 0
-        self._stream = StreamState(default_ms)
+        self._stream = StreamState(default_ms, tracing)
         self.placement = Placement(self._stream, endpoints, find_leader)
         self.publisher = Publisher(self._stream.outbox.wake, clock_s, linger_ms / 1000)
         self.attachments = Attachments(self._stream, self.placement)

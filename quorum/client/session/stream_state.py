@@ -10,19 +10,24 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quorum.client.errors import QuorumError, UsageError
 from quorum.client.messages.delivery import Holder
 from quorum.client.messages.requests import Requests
 from quorum.client.session.outbox import Outbox
 
+if TYPE_CHECKING:
+    from quorum.client.messages.tracing import Tracing
+
 
 class StreamState:
-    """Implements delivery.Link. default_ms: returns the limit of a wait for which the caller names none."""
+    """Implements delivery.Link. default_ms: returns the limit of a wait for which the caller names none. tracing: makes
+    spans; None if nothing does."""
 
-    def __init__(self, default_ms: Callable[[], int]) -> None:
+    def __init__(self, default_ms: Callable[[], int], tracing: Tracing | None = None) -> None:
         self._default_ms = default_ms
+        self.tracing = tracing
         self.node = ""
         """the node that served the last stream; empty before the first one"""
         self.requests = Requests()

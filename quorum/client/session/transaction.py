@@ -30,7 +30,7 @@ from quorum.client.errors import (
     UnavailableError,
     UsageError,
 )
-from quorum.client.messages.batch import Batch, Message, prepare
+from quorum.client.messages.batch import Batch, Message, PreparedBatch, prepare
 from quorum.client.messages.delivery import (
     DISCARD,
     MODIFY,
@@ -42,7 +42,7 @@ from quorum.client.messages.delivery import (
     require_changes,
 )
 from quorum.client.messages.requests import looked_at, within
-from quorum.client.messages.routes import Through, of_batch
+from quorum.client.messages.routes import Route, Through, at_once, of_batch
 from quorum.client.session.open_transactions import OpenTransactions
 from quorum.client.values import FieldValue, Properties, require_flag, with_delay
 from quorum.v1 import queue_pb2
@@ -98,23 +98,13 @@ class Transaction:
         immediate: the commit fails (NO_CONSUMERS) if no consumer can take the message at once, judged when it is
         published."""
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        await self.publish_batch(queue, [message], immediate=immediate)
+        await self._publish(_for_queue(queue, immediate), [message], is_single=True)
 
     async def publish_batch(
         self, queue: str | Sequence[str], batch: Batch, *, immediate: bool = False
     ) -> None:
         """Publish a batch with the commit. queue: of all messages, or one of each message."""
-        prepared = prepare(batch)
-        require_flag("immediate", immediate)
-        queue = of_batch(queue)
-        self._open.check(queue, prepared)
-        await self._may_send(queue if isinstance(queue, str) else next(iter(queue), ""), is_publish=True)
-        request = queue_pb2.PublishBatch(tx=self._begun(), batch=prepared.data, immediate=immediate)
-        if isinstance(queue, str):
-            request.routing_key = queue
-        else:
-            request.routing_keys.extend(queue)
-        self._stream.send(publish=request)
+        await self._publish(_for_queue(queue, immediate), batch)
 
     async def publish_to(
         self,
@@ -132,9 +122,8 @@ class Transaction:
         """Publish one message to an exchange with the commit. mandatory: the commit fails (UNROUTABLE) if no queue gets
         the message; otherwise the message is dropped then. immediate: as in `publish`."""
         message = Message(body, with_delay(properties, delay, at), application_properties)
-        await self.publish_batch_to(
-            exchange, routing_key, [message], mandatory=mandatory, immediate=immediate
-        )
+        route = Through(exchange, of_batch(routing_key), mandatory, immediate)
+        await self._publish(route, [message], is_single=True)
 
     async def publish_batch_to(
         self,
@@ -147,18 +136,30 @@ class Transaction:
     ) -> None:
         """Publish a batch of at most 4,096 messages to an exchange with the commit. routing_key: of all messages, or
         one of each message."""
+        await self._publish(Through(exchange, of_batch(routing_key), mandatory, immediate), batch)
+
+    async def _publish(self, route: Route, batch: Batch, *, is_single: bool = False) -> None:
         prepared = prepare(batch)
-        names = of_batch(routing_key)
-        self._open.check(Through(exchange, names, mandatory, immediate), prepared)
-        await self._may_send(None, is_publish=True)
+        tracing = self._stream.tracing
+        if tracing is None:
+            await self._send_batch(route, prepared)
+        else:
+            with tracing.sending_batch(route, prepared, is_single=is_single) as traced:
+                await self._send_batch(route, traced)
+
+    async def _send_batch(self, route: Route, batch: PreparedBatch) -> None:
+        self._open.check(route, batch)
+        names, exchange = (route.keys, route.exchange) if isinstance(route, Through) else (route, "")
+        queue = names if isinstance(names, str) else next(iter(names), "")
+        await self._may_send(None if exchange else queue, is_publish=True)
         request = queue_pb2.PublishBatch(
             tx=self._begun(),
-            batch=prepared.data,
+            batch=batch.data,
             exchange=exchange,
             routing_key=names if isinstance(names, str) else "",
             routing_keys=() if isinstance(names, str) else names,
-            mandatory=mandatory,
-            immediate=immediate,
+            mandatory=isinstance(route, Through) and route.mandatory,
+            immediate=isinstance(route, Through) and route.immediate,
         )
         self._stream.send(publish=request)
 
@@ -236,6 +237,14 @@ class Transaction:
         again."""
         if not self._end():
             return
+        tracing = self._stream.tracing
+        if tracing is None:
+            await self._commit()
+        else:
+            with tracing.committing():
+                await self._commit()
+
+    async def _commit(self) -> None:
         if not self._has_stream():
             self._open.end(self._number)
             raise ConnectionLost("the transaction was lost with its stream; nothing of it counts")
@@ -331,3 +340,8 @@ class Transaction:
         settled, self._settled = self._settled, []
         for holder, generation, tags in settled:
             holder.rolled_back(generation, tags)
+
+
+def _for_queue(queue: str | Sequence[str], immediate: bool) -> Route:
+    require_flag("immediate", immediate)
+    return at_once(of_batch(queue), immediate)
