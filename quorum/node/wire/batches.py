@@ -249,7 +249,9 @@ def check(
         _check_fields(rows)
         for number, row in enumerate(rows):
             _check_properties(row, number)
-            _check_user_id(row, limits, number)
+        if limits.user_id is not None:
+            for number, row in enumerate(rows):
+                _check_user_id(row, limits, number)
         each = [_ttl(row) for row in rows]
         if each.count(each[0]) == len(each):
             ttl = each[0]
