@@ -23,6 +23,7 @@ from support.members.sessions import Stream, batch_of
 from support.members.users import LIMIT_S, PASSWORD, as_user, header, with_users
 
 REASON = "WRONG_USER_ID"
+DIED_IN = "x-last-death-queue"
 
 
 def named(*names: str | None) -> list[Message]:
@@ -255,6 +256,26 @@ def test_a_dead_letter_is_forwarded_and_moved_back_with_the_name_of_its_publishe
                 assert await names_in(client, "mine") == ["bob"]
 
     asyncio.run(run())
+
+
+def test_a_client_that_moves_dead_letters_back_needs_an_administrator_for_those_of_others() -> None:
+    """It publishes them itself, so the service cannot tell that they are stored messages."""
+
+    async def body(url: str) -> None:
+        async with quorum.connect(as_user(url, "admin")) as client:
+            await client.set_permissions("writer", "", "mine*", "mine.parking")
+            await client.declare("mine.parking", {})
+            letters = [Message(b"x", {"user_id": name}, {DIED_IN: "mine"}) for name in ("writer", "reader")]
+            await client.publish_batch("mine.parking", letters)
+            async with quorum.connect(as_user(url, "writer")) as writer:
+                found = await writer.redrive("mine.parking")
+            assert found.moved == {"mine": 1}
+            [(reason, count)] = found.left.items()
+            assert "user_id 'reader'" in reason and count == 1
+            assert (await client.redrive("mine.parking")).moved == {"mine": 1}
+            assert await names_in(client, "mine") == ["writer", "reader"]
+
+    with_users(body)
 
 
 def staged(url: str, queue: str, names: list[str | None]) -> None:
