@@ -19,7 +19,8 @@ from support.members.services import Api, Context
 SMALL, LARGE = 10, 10_000
 NOISE = 2_000
 """Lines by which two runs may differ: a step of the member more or less."""
-LIMITS = BatchLimits(LARGE, 1 << 20, 4 << 20)
+LIMITS = BatchLimits(LARGE, 1 << 20, 4 << 20, user_id="ann")
+"""Of a user that may give its own name only."""
 
 
 def lines_for(size: int) -> int:

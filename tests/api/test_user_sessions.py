@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc import error_details_pb2
 
 import quorum
 from quorum.client import encode_batch
@@ -15,6 +14,7 @@ from quorum.client.client import Client
 from quorum.client.errors import PermissionRefused, PublishRejected, QuorumError, RefusedError, RolledBack
 from quorum.v1 import admin_pb2, queue_pb2, queue_pb2_grpc
 from support.members.served import serving
+from support.members.sessions import Stream
 from support.members.users import EVERYBODY, LIMIT_S, PASSWORD, as_user, header, with_users
 
 
@@ -80,43 +80,6 @@ def test_a_producer_belongs_to_its_user() -> None:
             assert (await client.describe("mine")).queue.ready == 2 + 3
 
     with_users(body)
-
-
-class Stream:
-    """A session of a user, request by request."""
-
-    def __init__(self, url: str, user: str) -> None:
-        self.channel = grpc.aio.insecure_channel(url.removeprefix("quorum://"))
-        self.call: Any = queue_pb2_grpc.QueueStub(self.channel).Session(
-            metadata=tuple(header(user, PASSWORD).items())
-        )
-
-    async def open(self, epoch: int) -> Stream:
-        hello = queue_pb2.Open(producer_id=bytes(16), epoch=epoch)
-        await self.call.write(queue_pb2.SessionRequest(open=hello))
-        assert (await self.call.read()).HasField("opened")
-        return self
-
-    async def publish(self, first: int, *bodies: bytes, **how: Any) -> dict[int, str]:
-        """What each number was answered: nothing for a confirm, or the reason."""
-        sent = queue_pb2.PublishBatch(
-            first_sequence=first, lowest_unconfirmed=1, batch=encode_batch(list(bodies)).data, **how
-        )
-        await self.call.write(queue_pb2.SessionRequest(publish=sent))
-        answers: dict[int, str] = {}
-        while len(answers) < len(bodies):
-            confirms = (await self.call.read()).confirms
-            for each in confirms.confirmed:
-                answers |= dict.fromkeys(range(each.first, each.last + 1), "")
-            for each in confirms.rejected:
-                [info] = each.status.details
-                why = error_details_pb2.ErrorInfo.FromString(info.value).reason
-                answers |= dict.fromkeys(range(each.range.first, each.range.last + 1), why)
-        return answers
-
-    async def close(self) -> None:
-        self.call.cancel()
-        await self.channel.close()
 
 
 def test_a_message_without_permission_takes_no_independent_neighbour_along() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,11 +35,16 @@ def check(
 
 
 def refused(
-    made: pb.MessageBatch | bytes, reason: str, text: str, max_bytes: int = -1, kept: object = None
+    made: pb.MessageBatch | bytes,
+    reason: str,
+    text: str,
+    max_bytes: int = -1,
+    kept: object = None,
+    limits: BatchLimits = LIMITS,
 ) -> None:
     data = made if isinstance(made, bytes) else made.SerializeToString()
     with pytest.raises(BatchError, match=text) as caught:
-        batches.check(data, LIMITS, kept, max_bytes)
+        batches.check(data, limits, kept, max_bytes)
     assert caught.value.reason == reason
 
 
@@ -241,14 +248,61 @@ def test_a_built_batch_keeps_bodies_and_properties(
     assert [(body, properties.subject) for body, properties in batches.messages(built)] == expected
 
 
+# ---- the name of the publisher
+
+OF_ANN = replace(LIMITS, user_id="ann")
+
+
+def with_names(*names: str | None) -> pb.MessageBatch:
+    """A message with each of these as its user_id."""
+    each = [pb.Properties() if name is None else pb.Properties(user_id=name) for name in names]
+    return batch(*[b"x"] * len(names), properties=each)
+
+
+def test_the_user_id_of_a_message_is_its_publisher() -> None:
+    shared = batch(b"a", b"b", shared_properties=pb.Properties(user_id="ann"))
+    for made in (with_names("ann", None, "ann"), shared, batch(b"a", b"b")):
+        assert batches.check(made.SerializeToString(), OF_ANN, None, -1).count == made.count
+        assert wrong(made, limits=OF_ANN) == {}
+
+
+@pytest.mark.parametrize("name", ["bob", "", "Ann", "ann ", "an\u0301n"])
+def test_another_user_id_is_refused_to_its_message(name: str) -> None:
+    made = with_names("ann", name, None, name)
+    refused(
+        made, "wrong_user_id", "message 1 of the batch: user_id .* is 'ann'; allowed: 'ann'", limits=OF_ANN
+    )
+    assert wrong(made, limits=OF_ANN) == dict.fromkeys((1, 3), "wrong_user_id")
+    shared = batch(b"a", b"b", shared_properties=pb.Properties(user_id=name))
+    refused(shared, "wrong_user_id", "the shared properties: user_id", limits=OF_ANN)
+    assert wrong(shared, limits=OF_ANN) == dict.fromkeys((0, 1), "wrong_user_id")
+    for each in (made, shared):
+        assert check(each).count == each.count, "where no name is wanted, any name is right"
+        assert wrong(each) == {}
+
+
+def test_a_long_or_strange_user_id_is_shown_short_and_with_escapes() -> None:
+    refused(
+        with_names("\x1b[2J" + "x" * 99), "wrong_user_id", r"user_id '\\x1b\[2Jx{36}', and", limits=OF_ANN
+    )
+
+
+def test_a_user_id_of_messages_without_queues_is_not_checked() -> None:
+    for made in (with_names("bob", "bob"), batch(b"a", b"b", shared_properties=pb.Properties(user_id="bob"))):
+        stored = batches.read_each(made.SerializeToString(), OF_ANN)
+        assert batches.refused_each(stored, OF_ANN, [(), ((None, -1),)]).keys() == {1}
+
+
 # ---- batches of independent messages
 
 
-def wrong(made: pb.MessageBatch | bytes, kept: object = None, max_bytes: int = -1) -> dict[int, str]:
+def wrong(
+    made: pb.MessageBatch | bytes, kept: object = None, max_bytes: int = -1, limits: BatchLimits = LIMITS
+) -> dict[int, str]:
     """The messages that are refused by themselves, with the reason."""
     data = made if isinstance(made, bytes) else made.SerializeToString()
-    stored = batches.read_each(data, LIMITS)
-    found = batches.refused_each(stored, LIMITS, [((kept, max_bytes),)] * stored.count)  # type: ignore[list-item]
+    stored = batches.read_each(data, limits)
+    found = batches.refused_each(stored, limits, [((kept, max_bytes),)] * stored.count)  # type: ignore[list-item]
     return {ordinal: error.reason for ordinal, error in found.items()}
 
 

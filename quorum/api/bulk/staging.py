@@ -19,7 +19,7 @@ from quorum.api.grpc.handlers import Context, is_outdated, unary
 from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import client_address, owner_of
-from quorum.api.security.access import USER, denied
+from quorum.api.security.access import USER, denied, limits_of_user
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.queries import StagedOwner, StagedParts
 from quorum.node.wire import batches
@@ -132,7 +132,7 @@ class _Part:
             return
         arrow_in = await load("arrow_in")
         kept, max_field_bytes = kept_fields(self._hub.catalog, self._queue)
-        limits = replace(self._hub.limits, max_messages=arrow_in.CHUNK_ROWS)
+        limits = replace(limits_of_user(self._hub.limits), max_messages=arrow_in.CHUNK_ROWS)
         chunks = arrow_in.chunks(block)
         while True:
             step = partial(_next_checked, chunks, limits, kept, max_field_bytes, self._queue)

@@ -153,7 +153,7 @@ class JsonApi:
             except StatusError as error:
                 raise Refused(error.status.message) from error
             try:
-                await self._services["Queue"].Publish(made, _Context())
+                await self._services["Queue"].publish_stored(made, _Context())
             except Aborted as error:
                 raise StatusError(given_status(error)) from error
 

@@ -30,6 +30,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -43,6 +44,7 @@ from quorum.api.security.rights import AUDITED, BY_METHOD, OPEN, Need, is_met
 from quorum.api.shares import Shares
 from quorum.api.turns import LARGE_STEPS, Turns
 from quorum.catalog.users import User, Users
+from quorum.node.wire.batches import BatchLimits
 
 MAX_LOG_INS = 256
 """Maximum number of passwords that wait to be checked; an address may have as many as are left free."""
@@ -66,6 +68,12 @@ CheckToken = Callable[[str], tuple[str, float]]
 
 USER: ContextVar[User | None] = ContextVar("user", default=None)
 """The user of the call that the running task serves; None for the node's own work, and while there are no users."""
+
+
+def limits_of_user(limits: BatchLimits) -> BatchLimits:
+    """These limits, for what the call's user publishes: only an administrator may give another name than its own."""
+    user = USER.get()
+    return limits if user is None or user.administers else replace(limits, user_id=user.name)
 
 
 @dataclass(frozen=True, slots=True)

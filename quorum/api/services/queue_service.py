@@ -14,12 +14,14 @@ from quorum.api.hub import deliveries
 from quorum.api.hub.filters import kept_fields, ordered_by
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import client_address, owner_of
+from quorum.api.security.access import limits_of_user
 from quorum.api.services.request_filters import filter_of
 from quorum.api.services.session_service import SessionCall
 from quorum.catalog.queues import CatalogQueue
 from quorum.node.errors import BodyUnreadable
 from quorum.node.queries import BrowseReady, LeaderEndpoint, UpcomingMessages
 from quorum.node.wire import batches
+from quorum.node.wire.batches import BatchLimits
 from quorum.v1 import queue_pb2 as pb
 from quorum.v1 import queue_pb2_grpc
 from quorum_selectors.compiled import compile_expression
@@ -53,12 +55,22 @@ class QueueService(queue_pb2_grpc.QueueServicer):
 
     @unary
     async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
+        return await self._publish(request, context, limits_of_user(self._hub.limits))
+
+    @unary
+    async def publish_stored(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
+        """`Publish` for messages that a queue of this cluster has: their `user_id` is not checked again."""
+        return await self._publish(request, context, self._hub.limits)
+
+    async def _publish(
+        self, request: pb.PublishRequest, context: Context, limits: BatchLimits
+    ) -> pb.PublishResponse:
         queue = await self._hub.requests.queue(request.queue)
         kept, max_bytes = kept_fields(self._hub.catalog, queue)
 
         def check() -> batches.CheckedBatch:
             data = _as_batch(request).SerializeToString(deterministic=True)
-            return batches.check(data, self._hub.limits, kept, max_bytes, **ordered_by([queue]))
+            return batches.check(data, limits, kept, max_bytes, **ordered_by([queue]))
 
         owner = owner_of(context.peer())
         checked = await self._hub.turns.run(owner, _check_steps(request), check)

@@ -18,7 +18,7 @@ from quorum.api.grpc.rpc_status import abort, to_proto
 from quorum.api.hub.deliveries import DeliveredBatch
 from quorum.api.hub.hub import Hub
 from quorum.api.owners import owner_of
-from quorum.api.security.access import USER, refusal
+from quorum.api.security.access import USER, limits_of_user, refusal
 from quorum.api.security.rights import READ, WRITE, published
 from quorum.api.services.request_filters import filter_of
 from quorum.api.session import outcomes as o
@@ -51,7 +51,7 @@ class SessionCall:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._session = ClientSession(hub)
+        self._session = ClientSession(hub, limits_of_user(hub.limits))
         self._takes_turns = False
         self._peer = ""
         self._noted: set[tuple[str, str]] = set()

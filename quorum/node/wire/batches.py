@@ -155,9 +155,12 @@ class CheckedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
+    """user_id: the only one that a message may have; None: any."""
+
     max_messages: int
     max_message_bytes: int
     max_batch_bytes: int
+    user_id: str | None = None
 
 
 @lru_cache(maxsize=16)
@@ -240,11 +243,15 @@ def check(
     rows: Sequence[pb.Properties] = batch.properties
     if batch.HasField("shared_properties"):
         _check_properties(batch.shared_properties)
+        _check_user_id(batch.shared_properties, limits)
         ttl = _ttl(batch.shared_properties)
     elif rows:
         _check_fields(rows)
         for number, row in enumerate(rows):
             _check_properties(row, number)
+        if limits.user_id is not None:
+            for number, row in enumerate(rows):
+                _check_user_id(row, limits, number)
         each = [_ttl(row) for row in rows]
         if each.count(each[0]) == len(each):
             ttl = each[0]
@@ -284,7 +291,8 @@ def check_independent(
 
 def read_each(data: bytes, limits: BatchLimits) -> StoredBatch:
     """A batch whose messages are to be checked one by one. Raises BatchError if the bytes are no batch of at most
-    MAX_INDEPENDENT messages, or what all of them share is wrong."""
+    MAX_INDEPENDENT messages, or what all of them share is wrong. `refused_each` checks a user_id that they share: the
+    batch may have been taken before its user lost a right, and only its queues tell that."""
     allowed = min(limits.max_messages, MAX_INDEPENDENT)
     batch = _parse(data, replace(limits, max_messages=allowed), ALL_PROPERTIES)
     if batch.HasField("shared_properties"):
@@ -304,6 +312,7 @@ def refused_each(
         raise BatchError("bad_batch", f"{len(kept)} routing keys for {stored.count} messages; give one each")
     refused: dict[int, BatchError] = {}
     shared: dict[tuple[KeptFields | None, int], BatchError | None] = {}
+    wrong_name = None if stored.shared is None else _wrong_user_id(stored.shared, limits)
     for number, (size, fields) in enumerate(
         zip(_sizes(stored.ends, stored.bodies).tolist(), kept, strict=True)
     ):
@@ -313,10 +322,13 @@ def refused_each(
             if size > limits.max_message_bytes:
                 raise _too_large(number, size, limits)
             if stored.each:
-                _check_message(stored.each[number], number, fields)
+                _check_message(stored.each[number], number, fields, limits)
                 continue
         except BatchError as error:
             refused[number] = error
+            continue
+        if wrong_name is not None:
+            refused[number] = wrong_name
             continue
         for each in fields:
             if each not in shared:
@@ -406,11 +418,12 @@ def together(stored: StoredBatch, reason: str, text: str) -> BatchError:
     return (TogetherTooLarge if stored.shared is None else BatchError)(reason, text)
 
 
-def _check_message(properties: pb.Properties, number: int, fields: KeptByQueues) -> None:
+def _check_message(properties: pb.Properties, number: int, fields: KeptByQueues, limits: BatchLimits) -> None:
     """What `check` looks at in the properties of a message by itself. Raises BatchError."""
     if properties.ByteSize() > MAX_PROPERTIES_BYTES:
         raise _too_much_metadata(f"message {number} of the batch", properties)
     _check_properties(properties, number)
+    _check_user_id(properties, limits, number)
     for kept, max_field_bytes in fields:
         if kept is not None and max_field_bytes >= 0:
             _check_row(_reader(kept).read(properties), number, max_field_bytes)
@@ -450,15 +463,38 @@ def _check_properties(properties: pb.Properties, number: int | None = None) -> N
     """number: the message's place in the batch, None for shared properties. The size was checked on the wire."""
     count = len(properties.application_properties)
     if count > MAX_MESSAGE_FIELDS:
-        place = "the shared properties" if number is None else f"message {number} of the batch"
         raise BatchError(
             "metadata_too_large",
-            f"{place}: {count} application properties; at most {MAX_MESSAGE_FIELDS} a message",
+            f"{_place(number)}: {count} application properties; at most {MAX_MESSAGE_FIELDS} a message",
         )
     if properties.HasField("priority") and properties.priority > 255:
         raise BatchError("bad_batch", f"priority {properties.priority}; allowed: 0..255")
     if properties.HasField("delivery_time") and properties.HasField("delivery_delay_ms"):
         raise BatchError("bad_batch", "delivery_delay_ms and delivery_time exclude each other")
+
+
+def _check_user_id(properties: pb.Properties, limits: BatchLimits, number: int | None = None) -> None:
+    """number: as for `_check_properties`."""
+    error = _wrong_user_id(properties, limits, number)
+    if error is not None:
+        raise error
+
+
+def _wrong_user_id(
+    properties: pb.Properties, limits: BatchLimits, number: int | None = None
+) -> BatchError | None:
+    user = limits.user_id
+    if user is None or not properties.HasField("user_id") or properties.user_id == user:
+        return None
+    return BatchError(
+        "wrong_user_id",
+        f"{_place(number)}: user_id {properties.user_id[:40]!r}, and the user that publishes it is {user!r}; "
+        f"allowed: {user!r} or none; only an administrator may give another name",
+    )
+
+
+def _place(number: int | None) -> str:
+    return "the shared properties" if number is None else f"message {number} of the batch"
 
 
 def _check_fields(rows: Sequence[pb.Properties]) -> None:
