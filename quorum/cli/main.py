@@ -285,6 +285,7 @@ EXTRAS = {
     "starlette": "server",
     "structlog": "server",
     "jwt": "server",
+    "OpenSSL": "server",
     "uvicorn": "server",
 }
 """The extra of the distribution that brings a package."""

@@ -29,6 +29,7 @@ sys.meta_path.insert(0, Absent())
 """
 IMPORTED_AS = {
     "pyjwt": "jwt",
+    "pyopenssl": "OpenSSL",
     "grpcio-reflection": "grpc_reflection",
     "google-crc32c": "google_crc32c",
     "opentelemetry-api": "opentelemetry",
