@@ -183,9 +183,9 @@ def test_a_message_that_comes_back_by_itself_is_dropped_and_one_that_was_rejecte
         await discard(client, "work")
         [message] = await arrived(client, "work", 1)
         assert message.application_properties["x-last-death-queue"] == "pause"
-        await client.publish("pause", b"alone", None, {})
         await client.delete("work")
         await client.declare("work", {**away, "x-message-ttl": 50})
+        await client.publish("pause", b"alone", None, {})
         info = await until(client, "work", lambda info: info.totals.expired == 1)
         assert (info.dead, info.totals.dead_lettered) == (0, 0)
         assert (await client.describe("pause")).queue.totals.published == 2
