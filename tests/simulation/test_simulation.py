@@ -430,6 +430,7 @@ UNREACHED = """
     quorum/client/bulk/calls.py
     quorum/client/bulk/client.py
     quorum/client/connection/tls.py
+    quorum/client/messages/tracing.py
     quorum/counts.py
     quorum/definitions/definition_files.py
     quorum/definitions/rabbitmq_definitions.py
