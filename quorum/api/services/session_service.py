@@ -56,6 +56,8 @@ class SessionCall:
         self._peer = ""
         self._noted: set[tuple[str, str]] = set()
         """the calls and targets that the log has as refused"""
+        self._permitted: tuple[User, str, str] | None = None
+        """the user, exchange and routing key of a batch that was permitted"""
         self._requests: dict[str, Callable[[Any], Any]] = {
             "publish": self._publish,
             "disposition": self._disposition,
@@ -138,7 +140,7 @@ class SessionCall:
 
     async def _publish(self, request: pb.PublishBatch) -> None:
         user = USER.get()
-        refused = None if user is None else refusal(published(request), user)
+        refused = None if user is None else self._refusal(request, user)
         denied = {} if refused is None else _denied(request, user)
         if refused is not None:
             self._note("publish", request.exchange, *(denied.values() or (refused.status,)))
@@ -165,6 +167,16 @@ class SessionCall:
                 immediate=request.immediate,
                 denied=denied,
             )
+
+    def _refusal(self, request: pb.PublishBatch, user: User) -> status.StatusError | None:
+        """Why the user may not publish this batch; None if it may. Most batches go where the last one went."""
+        route = None if request.routing_keys else (user, request.exchange, request.routing_key)
+        if route is not None and route == self._permitted:
+            return None
+        refused = refusal(published(request), user)
+        if refused is None:
+            self._permitted = route
+        return refused
 
     async def _refuse(self, request: pb.PublishBatch, why: status.StatusError) -> None:
         session = self._session
