@@ -16,7 +16,7 @@ from OpenSSL import SSL
 from quorum.cli.commands.certificates import create
 from quorum.replication.network.certificates import end_of
 from quorum.replication.network.handshake import WIRE_VERSION, Versions
-from quorum.replication.network.tls import RAW_BYTES, TlsChannel, TlsSecurity
+from quorum.replication.network.tls import TlsChannel, TlsSecurity
 from quorum.replication.network.wire import SEALED_SINCE, frame_header
 from support.hostile.certificates import issue
 from support.peers.certificates import tls
@@ -196,7 +196,7 @@ def test_a_stranger_on_the_peers_port_does_not_finish_the_handshake_of_tls(
         context.set_max_proto_version(SSL.TLS1_2_VERSION)
     connection = socket.create_connection(network.address)
     connection.setblocking(False)
-    stranger = TlsChannel(connection, context, memoryview(bytearray(RAW_BYTES)), is_dialer=True)
+    stranger = TlsChannel(connection, context, is_dialer=True)
 
     def is_refused() -> bool:
         try:

@@ -74,7 +74,9 @@ class TlsEnd:
         else:
             connection.set_accept_state()
         self._ssl = connection._ssl
-        self._received, self._to_send = connection._into_ssl, connection._from_ssl
+        self._to_send = connection._from_ssl
+        self._received: object = None
+        """keeps the bytes that were put"""
         self.is_ended = False
         """the other end has said that it sends no more"""
 
@@ -88,9 +90,13 @@ class TlsEnd:
             raise self._error(_words(error)) from error
         return True
 
-    def put(self, encrypted: memoryview) -> None:
-        """Bytes of the other end."""
-        _lib.BIO_write(self._received, _ffi.from_buffer(encrypted), len(encrypted))
+    def put(self, encrypted: memoryview | bytes) -> None:
+        """Bytes of the other end. They are not copied: they must not change before `shake_hands` is not done, or
+        `read_into` does not fill its buffer. Until then no others are put."""
+        self._received = _ffi.from_buffer(encrypted)
+        source = _lib.BIO_new_mem_buf(self._received, len(encrypted))
+        _lib.BIO_set_mem_eof_return(source, -1)  # at its end, OpenSSL waits for more
+        _lib.SSL_set_bio(self._ssl, source, self._to_send)
 
     def take(self, buffer: bytearray) -> int:
         """Fill the buffer with bytes for the other end. Returns their number."""

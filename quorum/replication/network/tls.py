@@ -35,14 +35,10 @@ class TlsChannel:
 
     is_sealed = True
 
-    def __init__(
-        self, connection: socket.socket, context: SSL.Context, scratch: memoryview, *, is_dialer: bool
-    ) -> None:
-        """scratch: RAW_BYTES for received bytes on their way to TLS. Channels of one thread may share them, which
-        keeps them in the processor's cache."""
+    def __init__(self, connection: socket.socket, context: SSL.Context, *, is_dialer: bool) -> None:
         self._socket = connection
         self._tls = TlsEnd(context, is_dialer=is_dialer)
-        self._scratch = scratch
+        self._received = memoryview(bytearray(RAW_BYTES))
         self._output = bytearray(OUTPUT_BYTES)
         self._unsent = memoryview(b"")
         """the part of the output that the socket has not taken"""
@@ -80,11 +76,11 @@ class TlsChannel:
     def _pull(self) -> bool:
         """Read from the socket. False if there is nothing now."""
         try:
-            count = self._socket.recv_into(self._scratch)
+            count = self._socket.recv_into(self._received)
         except (BlockingIOError, InterruptedError):
             return False
         if count:
-            self._tls.put(self._scratch[:count])
+            self._tls.put(self._received[:count])
             self.is_begun = True
             self._may_have_more = True
         else:
@@ -167,7 +163,6 @@ class TlsSecurity:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._scratch = memoryview(bytearray(RAW_BYTES))
         self._seen = self._look()
         self._content = self._read()
 
@@ -187,9 +182,8 @@ class TlsSecurity:
         return take
 
     def wrap(self, connection: socket.socket, *, is_dialer: bool) -> TlsChannel:
-        """All channels are used by one thread."""
         self.renew()
-        return TlsChannel(connection, self._content.context, self._scratch, is_dialer=is_dialer)
+        return TlsChannel(connection, self._content.context, is_dialer=is_dialer)
 
     def end(self) -> int:
         """Unix seconds of the end of the certificate that new connections use. Renewed files are taken first. Any
@@ -262,4 +256,5 @@ def shake_hands(context: SSL.Context) -> None:
         end, sends_to = waiting.pop(0)
         if not end.shake_hands():
             waiting.append((end, sends_to))
-        sends_to.put(memoryview(carried)[: end.take(carried)])
+        if count := end.take(carried):
+            sends_to.put(bytes(carried[:count]))
