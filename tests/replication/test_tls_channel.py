@@ -107,8 +107,8 @@ def test_half_a_record_is_not_looked_at_again_before_its_rest_is_there(ends: End
 
 
 def test_what_a_full_socket_does_not_take_is_sent_later(ends: Ends) -> None:
-    sent = bytes(range(256)) * 1_600
-    assert ends.sender.send([sent[:200_000], sent[200_000:], b"more"]) == RAW_BYTES < len(sent)
+    sent = bytes(range(256)) * 6_000
+    assert ends.sender.send([sent[:800_000], sent[800_000:], b"more"]) == RAW_BYTES < len(sent)
     assert ends.sender.has_unsent
     assert ends.sender.send([b"more"]) is None
     found = b""

@@ -105,9 +105,10 @@ class TlsEnd:
     def read_into(self, buffer: memoryview) -> int:
         """Decrypt what has been received, and fits. Returns the number of bytes; if they fill the buffer, there may be
         more. TlsError if the other end sent something else."""
+        read, tls = _lib.SSL_read, self._ssl
         start, size, taken = _ffi.from_buffer(buffer), len(buffer), 0
         while taken < size:
-            count = _lib.SSL_read(self._ssl, start + taken, size - taken)  # one record at most
+            count = read(tls, start + taken, size - taken)  # one record at most
             if count <= 0:
                 self._check(count)
                 break

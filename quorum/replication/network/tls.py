@@ -21,8 +21,11 @@ from quorum.replication.network.certificates import OUT_OF_DATE, end_of
 from quorum.replication.network.openssl import RELEASE, TlsEnd, TlsError, context_of
 from quorum.replication.network.wire import Part
 
-RAW_BYTES = 256 << 10
-"""Encrypted bytes in one read from the socket, and plain bytes in one write to TLS."""
+RAW_BYTES = 1 << 20
+"""Encrypted bytes in one read from the socket, and plain bytes in one write to it: about those of the largest entry. In
+smaller pieces, the other end would wake up for each of them."""
+HANDSHAKE_BYTES = 16 << 10
+"""The same before the handshake is done, for ends that are strangers yet."""
 OUTPUT_BYTES = RAW_BYTES + (16 << 10)
 """Encrypted bytes in one write to the socket: those of RAW_BYTES plain ones."""
 LARGE_BYTES = 64 << 10
@@ -38,8 +41,7 @@ class TlsChannel:
     def __init__(self, connection: socket.socket, context: SSL.Context, *, is_dialer: bool) -> None:
         self._socket = connection
         self._tls = TlsEnd(context, is_dialer=is_dialer)
-        self._received = memoryview(bytearray(RAW_BYTES))
-        self._output = bytearray(OUTPUT_BYTES)
+        self._received, self._output = memoryview(bytearray(HANDSHAKE_BYTES)), bytearray(HANDSHAKE_BYTES)
         self._unsent = memoryview(b"")
         """the part of the output that the socket has not taken"""
         self._has_output = False
@@ -132,6 +134,8 @@ class TlsChannel:
         finally:
             self._has_output = True
             self.flush()  # an alert says what is wrong
+        if self.is_ready:
+            self._received, self._output = memoryview(bytearray(RAW_BYTES)), bytearray(OUTPUT_BYTES)
         return self.is_ready
 
 
