@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -229,12 +229,7 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         """
         message = Message(body, with_delay(properties, delay, at), application_properties)
         address = Through("", queue, immediate=True) if immediate else queue
-        if self.tracing is None:
-            outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self.gather(address, message, timeout_ms, outcome)
-            await outcome
-        else:
-            await self._publish_traced(self.tracing, address, message, timeout_ms)
+        await self._confirmed(address, message, timeout_ms)
 
     async def publish_to(
         self,
@@ -258,17 +253,24 @@ class Client(MemberCalls, PolicyCalls, UserCalls, ExchangeCalls, DefinitionCalls
         """
         message = Message(body, with_delay(properties, delay, at), application_properties)
         address = Through(exchange, routing_key, mandatory, immediate)
-        if self.tracing is None:
-            outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self.gather(address, message, timeout_ms, outcome)
-            await outcome
-        else:
-            await self._publish_traced(self.tracing, address, message, timeout_ms)
+        await self._confirmed(address, message, timeout_ms)
+
+    def _confirmed(self, queue: Address, message: Message, timeout_ms: int | None) -> Awaitable[None]:
+        """Gather a message. What is returned waits for its outcome, without a coroutine if nothing makes spans."""
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.tracing is not None:
+            return self._publish_traced(self.tracing, queue, message, timeout_ms, outcome)
+        self.gather(queue, message, timeout_ms, outcome)
+        return outcome
 
     async def _publish_traced(
-        self, tracing: Tracing, queue: Address, message: Message, timeout_ms: int | None
+        self,
+        tracing: Tracing,
+        queue: Address,
+        message: Message,
+        timeout_ms: int | None,
+        outcome: asyncio.Future[Any],
     ) -> None:
-        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with tracing.sending(queue, message) as traced:
             self.gather(queue, traced, timeout_ms, outcome)
             await outcome

@@ -20,7 +20,7 @@ SMALL, LARGE = 10, 10_000
 NOISE = 2_000
 """Lines by which two runs may differ: a step of the member more or less."""
 LIMITS = BatchLimits(LARGE, 1 << 20, 4 << 20, user_id="ann")
-"""Of a user that may give its own name only."""
+"""The limits of a user that may set only its own `user_id`."""
 
 
 def lines_for(size: int) -> int:

@@ -235,7 +235,7 @@ def test_a_publish_over_http_is_checked() -> None:
 
 
 def test_a_dead_letter_is_forwarded_and_moved_back_with_the_name_of_its_publisher() -> None:
-    """The service itself sends it, whoever asks for it: the name was checked when the message was published."""
+    """The service sends it again. Its name was checked when it was published."""
 
     async def run() -> None:
         async with member() as http:

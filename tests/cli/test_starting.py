@@ -48,17 +48,22 @@ def test_the_line_about_the_start_names_the_ports_and_those_with_tls(tmp_path: P
         assert (line["clients"], line["peers"]) == (cluster.members[0].client, cluster.members[0].peer)
 
 
-def test_a_member_that_others_reach_without_tls_does_not_start(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c", 1, settings={"listen": f"0.0.0.0:{free_ports(1)[0]}"})
-    [member] = cluster.members
-    done = subprocess.run(
-        [sys.executable, "-m", "quorum", "node", "--config", str(member.config)],
+def refused(config: Path) -> subprocess.CompletedProcess[str]:
+    """The ended process of a member that does not start."""
+    return subprocess.run(
+        [sys.executable, "-m", "quorum", "node", "--config", str(config)],
         env={key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")},
         capture_output=True,
         timeout=LIMIT_S,
         check=False,
         text=True,
     )
+
+
+def test_a_member_that_others_reach_without_tls_does_not_start(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", 1, settings={"listen": f"0.0.0.0:{free_ports(1)[0]}"})
+    [member] = cluster.members
+    done = refused(member.config)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: {member.config}: ports that other machines reach have no TLS: 0.0.0.0:")
@@ -96,14 +101,7 @@ def test_a_taken_port_is_one_line_and_no_traceback(tmp_path: Path, port: str) ->
         if port != "HTTP":
             own = member.client if port == "clients" else member.peer
             member.config.write_text(member.config.read_text().replace(own, address))
-        done = subprocess.run(
-            [sys.executable, "-m", "quorum", "node", "--config", str(member.config)],
-            env={key: value for key, value in os.environ.items() if not key.startswith("QUORUM_")},
-            capture_output=True,
-            timeout=LIMIT_S,
-            check=False,
-            text=True,
-        )
+        done = refused(member.config)
     assert done.returncode == 1
     assert not member.data.exists(), "nothing is founded, so the configuration can still be changed"
     [line] = done.stderr.splitlines()

@@ -37,7 +37,7 @@ class QueueInfo:
     effective_arguments: its own and the policy's. ready_by_priority: of a queue with priorities, where there are any,
     the highest first. held_groups: message groups that consumers hold. dead: messages that wait for the dead-letter
     target. dead_letter_problem: why it does not take the next of them; empty if nothing is known against it. owner: the
-    user who has declared it, empty if none is known."""
+    user that declared it, empty if unknown."""
 
     name: str
     id: int

@@ -218,7 +218,7 @@ def _destination(route: Route) -> str:
 
 
 def _message_id(properties: Properties | Mapping[str, object] | None) -> str | None:
-    """Of a message that is not checked yet."""
+    """The message's id, if it is a text. The properties are not checked yet."""
     if isinstance(properties, Mapping):
         found = properties.get("message-id", properties.get("message_id"))
     else:
